@@ -1,0 +1,1 @@
+"""The longer experiments of the notebooks, one module per notebook: pure functions that return arrays."""

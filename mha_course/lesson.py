@@ -1,0 +1,190 @@
+"""What a notebook's cells call: predict, show, show_source, progress, and start in the first cell.
+
+Each of them leaves text in the stored notebook that is the same whatever the reader chose and
+whatever the machine, so that nbval can compare it; what differs lives in widgets.
+"""
+
+import html
+import inspect
+import os
+import textwrap
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, TypeVar
+
+import ipywidgets as widgets
+import torch
+from IPython.display import display
+from matplotlib.figure import Figure
+
+from mha_course import plots
+
+T = TypeVar("T")
+Bundle = dict[str, Any]
+
+
+def start(seed: int = 0) -> None:
+    """Seed PyTorch and compute with one thread, so that a lesson gives the same numbers anywhere.
+
+    Args:
+        seed: of PyTorch's global generator.
+
+    The environment variable MHA_COURSE_THREADS sets another number of threads; `course.py cpus`
+    uses it to try whether the numbers depend on it.
+    """
+    torch.set_num_threads(int(os.environ.get("MHA_COURSE_THREADS", "1")))
+    torch.manual_seed(seed)
+
+
+class Prediction:
+    """A question with options, shown as radio buttons, and the reader's choice.
+
+    Without a kernel it reads as plain text.
+    """
+
+    def __init__(self, question: str, options: Sequence[str]) -> None:
+        """Ask `question`; see `predict`."""
+        if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+            raise TypeError(f"options must be a list of strings, got {options!r}")
+        if len(options) < 2 or len(set(options)) < len(options):
+            raise ValueError(f"options must be two or more different strings, got {options!r}")
+        self.question, self.options = question, tuple(options)
+        self._buttons = widgets.RadioButtons(
+            options=self.options, index=None, layout=widgets.Layout(width="auto")
+        )
+
+    @property
+    def choice(self) -> str | None:
+        """The option chosen so far, None if none."""
+        choice: str | None = self._buttons.value
+        return choice
+
+    def reveal(self, measured: str | float) -> "Reveal":
+        """Show the measured value beside the choice.
+
+        Args:
+            measured: the value, already rounded: it is stored and compared as text.
+
+        Returns:
+            An object to leave as the last line of a cell.
+        """
+        return Reveal(self.choice, str(measured))
+
+    def _repr_mimebundle_(self, **_: Any) -> Bundle:
+        options = "\n".join(f"  ( ) {option}" for option in self.options)
+        question = widgets.HTML(f"<b>Predict.</b> {html.escape(self.question)}")
+        return _live(widgets.VBox([question, self._buttons]), f"Predict. {self.question}\n{options}")
+
+
+class Reveal:
+    """The measured value, with the reader's prediction beside it while a kernel is there."""
+
+    def __init__(self, choice: str | None, measured: str) -> None:
+        """Keep what `Prediction.reveal` hands over."""
+        self._choice, self._measured = choice, measured
+
+    def _repr_mimebundle_(self, **_: Any) -> Bundle:
+        choice = "no choice made" if self._choice is None else html.escape(self._choice)
+        text = f"Your prediction: <b>{choice}</b>. Measured: <b>{html.escape(self._measured)}</b>."
+        return _live(widgets.HTML(text), f"Measured: {self._measured}.")
+
+
+def predict(question: str, options: Sequence[str]) -> Prediction:
+    """Ask the reader for a prediction before a result is shown.
+
+    Args:
+        question: one sentence, plain text.
+        options: two or more different answers.
+
+    Returns:
+        A Prediction: leave it as the last line of a cell, and call its `reveal(measured)` in a
+        later one.
+
+    Raises:
+        TypeError: options is not a list of strings.
+        ValueError: fewer than two options, or an option that stands twice.
+    """
+    return Prediction(question, options)
+
+
+def show(figure: Figure, alt: str) -> None:
+    """Display a figure with its description, as alternative text and as a line under it.
+
+    Args:
+        figure: any matplotlib figure.
+        alt: one sentence that says what is to be seen.
+
+    Raises:
+        TypeError: figure is not a matplotlib figure.
+        ValueError: alt is empty.
+    """
+    if not isinstance(figure, Figure):
+        raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
+    if not alt.strip():
+        raise ValueError("alt must say in a sentence what is to be seen in the figure")
+    width, height = plots.css_size(figure)
+    display(
+        {"image/png": b64encode(plots.png(figure)).decode(), "text/plain": alt},
+        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
+        raw=True,
+    )
+    display({"text/markdown": f"*{alt}*", "text/plain": alt}, raw=True)
+
+
+def show_source(*objects: Any) -> None:
+    """Display the source of functions, classes or modules, folded until the reader opens it.
+
+    Args:
+        objects: what to show, in order.
+
+    Raises:
+        TypeError: an object that has no Python source.
+    """
+    for item in objects:
+        source = textwrap.dedent(inspect.getsource(item)).rstrip()
+        title = f"Source of <code>{item.__module__}.{item.__qualname__}</code>"
+        folded = f"<details><summary>{title}</summary>\n\n```python\n{source}\n```\n\n</details>"
+        display({"text/markdown": folded, "text/plain": source}, raw=True)
+
+
+def progress(steps: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+    """Iterate over `steps` and show how far the loop is.
+
+    Args:
+        steps: anything to iterate over.
+        label: what the steps are, in the plural: "trainings".
+        total: number of steps; len(steps) if None.
+
+    Returns:
+        An iterator over the same steps. The bar turns red and stays when the loop is left early,
+        by an error, by a break or by an interrupted kernel.
+
+    Raises:
+        TypeError: steps has no length and total is not given.
+    """
+    if total is None:
+        if not isinstance(steps, Sized):
+            raise TypeError("total must be given, since steps has no length")
+        total = len(steps)
+    return _advance(steps, label, total)
+
+
+def _advance(steps: Iterable[T], label: str, total: int) -> Iterator[T]:
+    bar = widgets.IntProgress(max=max(total, 1), bar_style="info")
+    count = widgets.Label(f"0 of {total} {label}")
+    display(_live(widgets.HBox([bar, count]), f"{total} {label}"), raw=True)
+    finished = False
+    try:
+        for done, step in enumerate(steps, 1):
+            yield step
+            bar.value, count.value = done, f"{done} of {total} {label}"
+        finished = True
+    finally:
+        bar.bar_style = "success" if finished else "danger"
+
+
+def _live(widget: widgets.Widget, text: str) -> Bundle:
+    """A widget's mime bundle with our own, stable, plain text."""
+    bundle: Bundle = widget._repr_mimebundle_()
+    bundle["text/plain"] = text
+    return bundle
