@@ -107,29 +107,18 @@ def fit(
 
 
 def repeat(fn: Callable[[int], Any], seeds: int | Iterable[int]) -> Repeats:
-    """Run an experiment once per seed; give the mean and a 95 % t-interval for it.
-
-    half-width = t(n - 1) * s / sqrt(n)
-
-    for n runs with sample standard deviation s (divisor n - 1), where t(n - 1) is the 97.5 %
-    point of Student's distribution with n - 1 degrees of freedom. The interval assumes
-    independent runs whose results are roughly normal; it may reach beyond the possible values,
-    for instance above an accuracy of 1. A single run bounds nothing: low and high are NaN.
+    """Run an experiment once per seed; give the mean and its `interval`.
 
     Args:
         fn: takes a seed, returns a number or an array; every run the same shape.
-        seeds: a number of runs n, for the seeds 0, 1, ..., n - 1, or the seeds themselves
-            (any iterable, so a progress bar can wrap them).
+        seeds: the seeds (any iterable, so a progress bar can wrap them), or n for 0 to n - 1.
 
     Returns:
-        Repeats(mean, low, high, values). Infinite or NaN results are kept: where a run has one,
-        the mean is infinite or NaN and the interval NaN.
+        Repeats(mean, low, high, values).
 
     Raises:
         TypeError: seeds is neither an integer nor an iterable of integers.
         ValueError: no seed; the same seed twice; results of different shapes.
-
-    Source: Student 1908, "The probable error of a mean".
     """
     values: list[np.ndarray] = []
     seen: set[int] = set()
@@ -141,19 +130,45 @@ def repeat(fn: Callable[[int], Any], seeds: int | Iterable[int]) -> Repeats:
         seen.add(int(seed))
         values.append(np.asarray(fn(int(seed)), dtype=np.float64))
         if values[-1].shape != values[0].shape:
-            raise ValueError(
-                f"fn must return one shape for every seed, got {values[0].shape} "
-                f"and, for seed {seed}, {values[-1].shape}"
-            )
+            shapes = f"got {values[0].shape} and, for seed {seed}, {values[-1].shape}"
+            raise ValueError(f"fn must return one shape for every seed, {shapes}")
     if not values:
         raise ValueError("seeds must hold at least one seed, got none")
-    table = np.stack(values)  # (runs, ...)
-    runs = len(table)
+    return interval(np.stack(values))
+
+
+def interval(values: Float[np.ndarray, "runs ..."]) -> Repeats:
+    """Give the mean over the runs and a 95 % t-interval for it.
+
+    half-width = t(n - 1) * s / sqrt(n)
+
+    for n runs with sample standard deviation s (divisor n - 1), where t(n - 1) is the 97.5 %
+    point of Student's distribution with n - 1 degrees of freedom. The interval assumes
+    independent runs whose results are roughly normal; it may reach beyond the possible values,
+    for instance above an accuracy of 1. A single run bounds nothing: low and high are NaN.
+    Infinite or NaN results are kept: the mean is then infinite or NaN and the interval NaN.
+
+    Args:
+        values: (runs, ...), the runs along the first axis.
+
+    Returns:
+        Repeats(mean, low, high, values).
+
+    Raises:
+        ValueError: no run.
+
+    Source: Student 1908, "The probable error of a mean".
+    """
+    if values.ndim == 0 or len(values) == 0:
+        raise ValueError(f"values must hold at least one run, got shape {values.shape}")
+    runs = len(values)
     with np.errstate(invalid="ignore"):  # inf - inf: the interval is NaN, as documented
-        mean = table.mean(axis=0)
-        spread = table.std(axis=0, ddof=1) if runs > 1 else np.full(mean.shape, np.nan)
-        half = t_quantile(runs - 1) * spread / math.sqrt(runs) if runs > 1 else spread
-        return Repeats(np.asarray(mean), np.asarray(mean - half), np.asarray(mean + half), table)
+        mean = np.asarray(values.mean(axis=0))
+        if runs == 1:
+            half = np.full(mean.shape, np.nan)
+        else:
+            half = t_quantile(runs - 1) * values.std(axis=0, ddof=1) / math.sqrt(runs)
+        return Repeats(mean, np.asarray(mean - half), np.asarray(mean + half), values)
 
 
 def t_quantile(df: int) -> float:
@@ -212,7 +227,7 @@ def _step(
     norm = nn.utils.get_total_norm(gradients)
     if not torch.isfinite(norm):
         raise FloatingPointError(
-            f"the norm of the gradient is {norm.item()} at step {step}, where the loss is {number:.4g}"
+            f"the norm of the gradient is {norm.item()} at step {step}, with a loss of {number:.4g}"
         )
     if clip is not None:
         nn.utils.clip_grads_with_norm_(parameters, clip, norm)
@@ -254,10 +269,8 @@ def _check_rate(rate: float, step: int) -> float:
 
 
 def _check_batch(batch: Batch, step: int) -> Batch:
-    if isinstance(batch, Tensor) or not isinstance(batch, Sequence):
-        raise TypeError(
-            f"a batch must be a tuple (*inputs, target), got {type(batch).__name__} at step {step}"
-        )
+    if not isinstance(batch, Sequence):
+        raise TypeError(f"a batch must be a tuple (*inputs, target), got {type(batch).__name__} at step {step}")
     if len(batch) < 2:
         raise ValueError(f"a batch must hold inputs and a target, got {len(batch)} at step {step}")
     return batch

@@ -1,1 +1,1 @@
-"""The longer experiments of the notebooks, one module per notebook: pure functions that return arrays."""
+"""The longer experiments of the notebooks, one module each: pure functions that return arrays."""

@@ -1,9 +1,10 @@
 """Experiments of notebook 01: how far one fact is carried by an LSTM and by one attention hop."""
 
 import math
-import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,134 +16,56 @@ from torch.nn import functional as F
 from mha_course.dot_product import attention
 from mha_course.training import fit
 
-LSTM, LSTM_BIAS_6, ATTENTION = "LSTM", "LSTM, forget bias 6", "attention"
+MODELS = LSTM, LSTM_BIAS_6, ATTENTION = ("LSTM", "LSTM, forget bias 6", "attention")
 CONVOLUTION = "dilated convolutions"
-MODELS = (LSTM, LSTM_BIAS_6, ATTENTION)
-CLASSES, NOISE_TOKENS = 8, 16
-EMBED_DIM, BATCH, LEARNING_RATE, CLIP, TEST_SEQUENCES = 32, 32, 5e-3, 1.0, 2000
+CLASSES, TOKENS, EMBED_DIM = 8, 24, 32
 
-Run = tuple[str, int, int]
-
-
-class Retrieval(NamedTuple):
-    """A soft retrieval that can be followed by hand; row t of scores and weights is query t.
-
-    Attributes:
-        words: T words.
-        q, k: (T, 4), what each word looks for, what it offers.
-        v: (T, 2), what each word passes on.
-        scores, weights: (T, T), q k^T / 2; softmax over the keys of each row.
-        out: (T, 2), weights @ v.
-    """
-
-    words: tuple[str, ...]
-    q: Float[np.ndarray, "T 4"]
-    k: Float[np.ndarray, "T 4"]
-    v: Float[np.ndarray, "T 2"]
-    scores: Float[np.ndarray, "T T"]
-    weights: Float[np.ndarray, "T T"]
-    out: Float[np.ndarray, "T 2"]
-
-
-class Mixing(NamedTuple):
-    """How much position t takes from position s, for a sequence and after two tokens swapped.
-
-    Attributes:
-        convolution, attention: (2, T, T): [0] before the swap, [1] after; row t, column s.
-    """
-
-    convolution: Float[np.ndarray, "2 T T"]
-    attention: Float[np.ndarray, "2 T T"]
+Run = tuple[str, int, int]  # model, length, seed
 
 
 class LastState(nn.Module):
-    """An LSTM that returns its last output, with PyTorch's initial biases or a set forget bias.
-
-    Args:
-        embed_dim: width of tokens and state, E.
-        forget_bias: initial bias of the forget gate. nn.LSTM adds two bias vectors, b_ih and
-            b_hh: b_ih gets all of it and b_hh gets 0. None leaves both as PyTorch draws them.
-
-    Source: Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000; large forget bias:
-        Jozefowicz et al. 2015, section 2.2.
-    """
+    """The last output of an LSTM; to raise the forget bias at the start is advice of Jozefowicz et al. 2015."""
 
     def __init__(self, embed_dim: int, forget_bias: float | None = None) -> None:
+        """Of nn.LSTM's two biases, which add up, b_ih gets `forget_bias` and b_hh 0; None: PyTorch's default."""
         super().__init__()
         self.lstm = nn.LSTM(embed_dim, embed_dim, batch_first=True)
         if forget_bias is not None:
             forget = slice(embed_dim, 2 * embed_dim)  # PyTorch's order: input, forget, cell, out
-            with torch.no_grad():
-                self.lstm.bias_ih_l0[forget] = forget_bias
-                self.lstm.bias_hh_l0[forget] = 0.0
+            nn.init.constant_(self.lstm.get_parameter("bias_ih_l0")[forget], forget_bias)
+            nn.init.zeros_(self.lstm.get_parameter("bias_hh_l0")[forget])
 
     def forward(self, x: Float[Tensor, "B T E"]) -> Float[Tensor, "B E"]:
-        """Return the output at the last position."""
+        """Read all tokens, return the output at the last."""
         return self.lstm(x)[0][:, -1]
 
 
 class OneHop(nn.Module):
-    """One head of attention from the last token to all tokens; it does not know their order.
-
-    Args:
-        embed_dim: width of tokens, queries, keys and values, E.
-    """
+    """One head of attention from the last token to all; it does not know the tokens' order."""
 
     def __init__(self, embed_dim: int) -> None:
+        """Project tokens of width E to queries, keys and values of width E."""
         super().__init__()
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(embed_dim, embed_dim) for _ in range(3))
 
     def forward(self, x: Float[Tensor, "B T E"]) -> Float[Tensor, "B E"]:
-        """Return the average of the values that the last token's query asks for."""
-        query = self.q_proj(x[:, -1:])  # (B, 1, E)
-        return attention(query, self.k_proj(x), self.v_proj(x)).out[:, 0]
+        """Return the average of all values that the last token's query asks for."""
+        q = self.q_proj(x[:, -1:])  # (B, 1, E)
+        return attention(q, self.k_proj(x), self.v_proj(x)).out[:, 0]
 
 
-class Recall(nn.Module):
-    """Embedding, a reader that sums a sequence up in one vector, and a linear map to classes.
-
-    Args:
-        model: one of MODELS, the reader.
-        embed_dim: width of tokens and reader, E.
-    """
-
-    def __init__(self, model: str, embed_dim: int = EMBED_DIM) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(CLASSES + NOISE_TOKENS, embed_dim)
-        self.reader = reader(model, embed_dim)
-        self.classes = nn.Linear(embed_dim, CLASSES)
-
-    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B classes"]:
-        """Return a score for each class."""
-        return self.classes(self.reader(self.embedding(tokens)))
-
-
-def reader(model: str, embed_dim: int = EMBED_DIM) -> LastState | OneHop:
-    """Build one of the three readers, with PyTorch's default initialisation.
-
-    Args:
-        model: one of MODELS.
-        embed_dim: width E.
-
-    Returns:
-        A module from (B, T, E) to (B, E).
-
-    Raises:
-        ValueError: a name that is not in MODELS.
-    """
+def reader(model: str) -> LastState | OneHop:
+    """Build the module named in MODELS, (B, T, 32) to (B, 32); another name is a ValueError."""
     if model not in MODELS:
         raise ValueError(f"model must be one of {MODELS}, got {model!r}")
     if model == ATTENTION:
-        return OneHop(embed_dim)
-    return LastState(embed_dim, 6.0 if model == LSTM_BIAS_6 else None)
+        return OneHop(EMBED_DIM)
+    return LastState(EMBED_DIM, forget_bias=6.0 if model == LSTM_BIAS_6 else None)
 
 
-def parameter_counts() -> dict[str, int]:
-    """Count the parameters of each model of the recall task: {name: parameters}."""
-    with _seeded(0):
-        return {name: sum(p.numel() for p in Recall(name).parameters()) for name in MODELS}
+def recall_model(model: str) -> nn.Sequential:
+    """Chain embedding, reader and map to the classes: 9,480 parameters with an LSTM, 4,200 with attention."""
+    return nn.Sequential(nn.Embedding(TOKENS, EMBED_DIM), reader(model), nn.Linear(EMBED_DIM, CLASSES))
 
 
 def gradient_reach(
@@ -152,21 +75,18 @@ def gradient_reach(
 
     reach = ||J||_F / sqrt(E),   J = d out_T / d x_1, an (E, E) matrix
 
-    which is the root mean square length of the change in the output for a change of length 1 of
-    the first input in a random direction: 1 if the first input were copied, E = 32, inputs from
-    a standard normal, one seed for inputs and weights.
+    This is the root mean square change of the output when the first input moves by a vector of length 1 in a
+    random direction: 1 for a copy. E = 32, inputs from a standard normal.
 
-    An LSTM's reach shrinks by a factor of about .6 a step. At n = 200 it is between 1e-47 and
-    1e-42 in float64. In float32 that is below the smallest normal number, 1.2e-38, and near the
-    smallest of all, 1.4e-45: the result is a few subnormal steps, or 0, and always 0 once
-    `torch.set_flush_denormal(True)` was called. A zero is thus underflow: the true gradient is
-    small, never 0. This function leaves that setting as it is (PyTorch cannot tell it, so it
-    could not be put back), and float64, whose range ends at 1e-308, does not depend on it.
+    The plain LSTM's reach is about 1e-44 at n = 200, where float32 ends (smallest normal number 1.2e-38, smallest of
+    all 1.4e-45): the float32 result is a few such units or 0, and always 0 after `torch.set_flush_denormal(True)`.
+    A zero is thus underflow: the gradient is small, never 0. float64 reaches down to 1e-308 and does not depend on
+    that setting, which is left alone, as PyTorch has no getter to restore it from.
 
     Args:
         lengths: sequence lengths n, each at least 2.
-        seeds: one run per seed.
-        dtype: type of the weights, inputs and gradients; the norm is taken in float64.
+        seeds: each draws its own inputs and weights.
+        dtype: type of weights, inputs and gradients; the norm is taken in float64.
 
     Returns:
         {name in MODELS: reach (lengths, seeds)}.
@@ -174,11 +94,8 @@ def gradient_reach(
     Raises:
         ValueError: no length, or one below 2; no seed.
     """
-    lengths, seeds = _check_lengths(lengths), _check_seeds(seeds)
-    return {
-        name: np.array([[_reach(name, n, seed, dtype) for seed in seeds] for n in lengths])
-        for name in MODELS
-    }
+    lengths, seeds = _check(lengths, seeds)
+    return {name: np.array([[_reach(name, n, seed, dtype) for seed in seeds] for n in lengths]) for name in MODELS}
 
 
 def recall_accuracy(
@@ -192,17 +109,17 @@ def recall_accuracy(
 
     Args:
         lengths: sequence lengths n, each at least 2.
-        seeds: one run per seed.
+        seeds: of the initial weights and of the data.
         steps: updates of each run.
-        progress: wraps the list of runs (name, n, seed) in an iterable that shows how far it is.
+        progress: wraps the list of runs in an iterable that shows how far it is.
 
     Returns:
-        {name in MODELS: accuracy on fresh sequences, 0 to 1 (lengths, seeds)}; chance is 1/8.
+        {name in MODELS: accuracy from 0 to 1 (lengths, seeds)}; chance is 1/8.
 
     Raises:
-        ValueError: no length, or one below 2; no seed.
+        ValueError: no length, or one below 2; no seed; steps below 1.
     """
-    lengths, seeds = _check_lengths(lengths), _check_seeds(seeds)
+    lengths, seeds = _check(lengths, seeds)
     runs = [(name, n, seed) for name in MODELS for n in lengths for seed in seeds]
     found = [recall(*run, steps=steps) for run in progress(runs)]
     table = np.array(found).reshape(len(MODELS), len(lengths), len(seeds))
@@ -210,10 +127,10 @@ def recall_accuracy(
 
 
 def recall(model: str, length: int, seed: int, *, steps: int = 150) -> float:
-    """Train a model to name the class in the first token after reading n tokens; test it.
+    """Train a model to name, after reading `length` tokens, the first of them; then test it.
 
-    Batches of 32, Adam with learning rate 5e-3, gradient clipped to norm 1, E = 32. For one seed
-    all models see the same batches. The caller's random state is left as it was.
+    Batches of 32, Adam with learning rate 5e-3, gradient clipped to norm 1, E = 32. For one seed all models see the
+    same batches. The caller's random state is left as it was.
 
     Args:
         model: one of MODELS.
@@ -225,15 +142,15 @@ def recall(model: str, length: int, seed: int, *, steps: int = 150) -> float:
         Share of 2,000 fresh sequences that are classified rightly.
 
     Raises:
-        ValueError: an unknown model; length below 2; steps below 1.
+        ValueError: another model; length below 2; steps below 1.
     """
-    (length,) = _check_lengths([length])
+    _check([length], [seed])
     with _seeded(seed):
-        module = Recall(model)
+        module = recall_model(model)
     data = torch.Generator().manual_seed(1_000_000 + seed)
-    batches = (first_token_task(BATCH, length, data) for _ in range(steps))
-    fit(module, batches, loss=F.cross_entropy, steps=steps, lr=LEARNING_RATE, clip=CLIP)
-    tokens, target = first_token_task(TEST_SEQUENCES, length, data)
+    batches = (first_token_task(32, length, data) for _ in range(steps))
+    fit(module, batches, loss=F.cross_entropy, steps=steps, lr=5e-3, clip=1.0)
+    tokens, target = first_token_task(2000, length, data)
     with torch.no_grad():
         return (module(tokens).argmax(-1) == target).double().mean().item()
 
@@ -241,35 +158,22 @@ def recall(model: str, length: int, seed: int, *, steps: int = 150) -> float:
 def first_token_task(
     batch: int, length: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
-    """Draw sequences whose first token is the class (0 to 7) and all others noise (8 to 23).
-
-    Args:
-        batch: sequences B.
-        length: tokens T.
-        generator: the only source of randomness.
-
-    Returns:
-        tokens (B, T) and target (B,), the first token of each.
-    """
-    tokens = torch.randint(CLASSES, CLASSES + NOISE_TOKENS, (batch, length), generator=generator)
+    """Draw tokens (B, T), first the class (0 to 7), then noise (8 to 23), and the classes (B,)."""
+    tokens = torch.randint(CLASSES, TOKENS, (batch, length), generator=generator)
     target = torch.randint(CLASSES, (batch,), generator=generator)
     tokens[:, 0] = target
     return tokens, target
 
 
-def sequential_steps(
-    lengths: Sequence[int], *, kernel: int = 3
-) -> dict[str, Int[np.ndarray, " lengths"]]:
-    """Count the layers or time steps, each waiting for the one before, from first to last token.
+def sequential_steps(lengths: Sequence[int], *, kernel: int = 3) -> dict[str, Int[np.ndarray, " lengths"]]:
+    """Count the steps, each waiting for the one before, between the first and the last token.
 
-    An LSTM needs n and attention 1. A stack of convolutions whose dilation grows by the factor
-    `kernel` from layer to layer sees kernel^L tokens with L layers: the smallest L with
-    kernel^L >= n, which is log n to the base `kernel`, rounded up. Steps inside a layer, such as
-    the sum over n terms in attention, are not counted.
+    An LSTM needs n, attention 1. L convolutions whose dilation grows by the factor `kernel` a layer see kernel^L
+    tokens: the smallest L with kernel^L >= n. What happens inside a step, as attention's sum over n, is not counted.
 
     Args:
         lengths: sequence lengths n, each at least 2.
-        kernel: width of the convolution, at least 2.
+        kernel: width of a convolution, at least 2.
 
     Returns:
         {LSTM, CONVOLUTION, ATTENTION: steps (lengths,)}.
@@ -277,69 +181,47 @@ def sequential_steps(
     Raises:
         ValueError: no length, or one below 2; kernel below 2.
 
-    Source: Vaswani et al. 2017, table 1, column "maximum path length"; van den Oord et al. 2016
-        for the dilated stack.
+    Source: Vaswani et al. 2017, table 1, column "maximum path length".
     """
-    lengths = _check_lengths(lengths)
+    lengths, _ = _check(lengths, [0])
     if kernel < 2:
         raise ValueError(f"kernel must be at least 2, got {kernel}")
-    layers = []
-    for n in lengths:
-        layers.append(1)
-        while kernel ** layers[-1] < n:
-            layers[-1] += 1
-    return {
-        LSTM: np.array(lengths),
-        CONVOLUTION: np.array(layers),
-        ATTENTION: np.ones(len(lengths), dtype=int),
-    }
+    layers = [next(L for L in range(1, n) if kernel**L >= n) for n in lengths]
+    steps = {LSTM: lengths, CONVOLUTION: layers, ATTENTION: [1] * len(lengths)}
+    return {name: np.array(counts) for name, counts in steps.items()}
 
 
-def forward_seconds(
-    lengths: Sequence[int], *, repeats: int = 7
-) -> dict[str, Float[np.ndarray, " lengths"]]:
-    """Time the last output of the LSTM and of the attention hop; the numbers are the machine's.
-
-    Args:
-        lengths: sequence lengths n, each at least 2.
-        repeats: timings of each model, taken in turn; the shortest counts.
-
-    Returns:
-        {LSTM, ATTENTION: seconds for one sequence (lengths,)}.
-
-    Raises:
-        ValueError: no length, or one below 2; repeats below 1.
-    """
-    lengths = _check_lengths(lengths)
+def forward_seconds(lengths: Sequence[int], *, repeats: int = 7) -> dict[str, Float[np.ndarray, " lengths"]]:
+    """Time the last output for one sequence, the best of `repeats`: {name: seconds (lengths,)}."""
+    lengths, _ = _check(lengths, [0])
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
     with _seeded(0), torch.no_grad():
-        modules = {name: reader(name) for name in (LSTM, ATTENTION)}
-        best = {name: np.full(len(lengths), math.inf) for name in modules}
-        for i, n in enumerate(lengths):
-            x = torch.randn(1, n, EMBED_DIM)
-            for name in list(modules) * (repeats + 1):  # the first round warms up, harmlessly
-                start = time.perf_counter()
-                modules[name](x)
-                best[name][i] = min(best[name][i], time.perf_counter() - start)
-    return best
+        inputs = [torch.randn(1, n, EMBED_DIM) for n in lengths]
+        calls = {name: [partial(reader(name), x) for x in inputs] for name in MODELS}
+        return {
+            name: np.array([min(timeit.repeat(call, number=1, repeat=repeats)) for call in row])
+            for name, row in calls.items()
+        }
 
 
-def swap_two_tokens(
-    first: int = 1, second: int = 4, *, length: int = 6, seed: int = 0
-) -> Mixing:
+class Mixing(NamedTuple):
+    """Weight of position s (column) in output t (row): [0] at first, [1] with two tokens swapped."""
+
+    convolution: Float[np.ndarray, "2 T T"]
+    attention: Float[np.ndarray, "2 T T"]
+
+
+def swap_two_tokens(first: int = 1, second: int = 4, *, length: int = 6, seed: int = 0) -> Mixing:
     """Compare what a convolution and self-attention mix before and after two tokens swap places.
 
-    A convolution's weight depends on the offset s - t alone: both of its matrices are equal.
-    Attention's weight depends on the two tokens: after the swap its matrix is the old one with
-    the rows and the columns of the two tokens swapped.
-
-    The convolution's matrix is measured, as the derivative of its outputs by its inputs at the
-    sequence. The maps to q and k are drawn so that scores have a standard deviation of about 2;
-    under PyTorch's default the rows of an untrained layer are nearly uniform.
+    A convolution's weight depends on the offset s - t alone, so its two matrices are equal. Attention's depends on
+    the two tokens, so its rows and columns swap as the tokens do. The convolution's matrix is measured: the
+    derivative of its outputs by its inputs. The maps to q and k spread the scores by about 2 so that rows are uneven.
 
     Args:
-        first, second: the positions that swap, counted from 0.
+        first: one position, counted from 0.
+        second: the other.
         length: tokens T.
         seed: of the tokens and of the maps to q and k.
 
@@ -350,33 +232,40 @@ def swap_two_tokens(
         ValueError: positions that are equal or outside the sequence.
     """
     if first == second or not (0 <= first < length and 0 <= second < length):
-        raise ValueError(
-            f"first and second must be two positions below {length}, got {first} and {second}"
-        )
+        raise ValueError(f"first and second must differ, below {length}, got {first}, {second}")
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(length, EMBED_DIM, generator=generator, dtype=torch.float64)  # (T, E)
-    maps = torch.randn(2, EMBED_DIM, EMBED_DIM, generator=generator, dtype=torch.float64)
-    q_map, k_map = maps * math.sqrt(2 / EMBED_DIM)
-    order = torch.arange(length)
-    order[[first, second]] = order[[second, first]]
-    both = torch.stack([x, x[order]])  # (2, T, E)
-    weights = attention(both @ q_map, both @ k_map, both).weights  # (2, T, T)
-    return Mixing(np.stack([_convolution_weights(tokens) for tokens in both]), weights.numpy())
+    x = torch.randn(length, EMBED_DIM, generator=generator)  # (T, E)
+    maps = torch.randn(2, EMBED_DIM, EMBED_DIM, generator=generator) * math.sqrt(2 / EMBED_DIM)
+    both = torch.stack([x, x])  # (2, T, E)
+    both[1, [first, second]] = x[[second, first]]
+    kernel = torch.tensor([[[0.5, 0.3, 0.2]]])  # the weights of offsets -1, 0, +1
+    slopes = [
+        torch.autograd.functional.jacobian(lambda row: F.conv1d(row, kernel, padding=1), tokens)
+        for tokens in both[:, None, :, 0]  # (1, T), one feature
+    ]
+    weights = attention(both @ maps[0], both @ maps[1], both).weights  # (2, T, T)
+    return Mixing(torch.stack(slopes)[:, 0, :, 0].numpy(), weights.numpy())
+
+
+class Retrieval(NamedTuple):
+    """A soft retrieval to follow by hand: row t of q, scores, weights and out is word t's query."""
+
+    words: tuple[str, ...]
+    q: Float[np.ndarray, "T 4"]
+    k: Float[np.ndarray, "T 4"]
+    v: Float[np.ndarray, "T 2"]
+    scores: Float[np.ndarray, "T T"]
+    weights: Float[np.ndarray, "T T"]
+    out: Float[np.ndarray, "T 2"]
 
 
 def retrieve_by_hand() -> Retrieval:
     """Attend over "I love NLP" with vectors small enough to follow with a pencil.
 
-    The four features are person, action, thing, topic. The key of a word says which it is: "I"
-    a person, "love" an action, "NLP" a thing and a topic. The query says what a word looks for:
-    "love" looks for an action with 1 and for a thing and a topic with 2 each, so its products
-    with the keys are 0, 2, 4; divided by sqrt(4) they are 0, 1, 2, and the softmax of that is
-    1, e, e^2 over their sum: .09, .24, .67. "NLP" looks for everything equally and gets 1/3 each.
-
-    Returns:
-        Retrieval(words, q, k, v, scores, weights, out), D = 4 and Dv = 2, float64.
+    The features are person, action, thing, topic. A key says what a word is: "I" a person, "love" an action, "NLP"
+    a thing and a topic. A query says what it looks for: "love" an action (1), a thing (2), a topic (2), so q.k is
+    0, 2, 4, over sqrt(4) it is 0, 1, 2, and its softmax 1, e, e^2 over their sum: .09, .24, .67.
     """
-    # person, action, thing, topic
     q = np.array([[0.0, 2, 0, 0], [0, 1, 2, 2], [1, 1, 1, 1]])
     k = np.array([[2.0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 1, 1]])
     v = np.array([[10.0, 0], [0, 10], [10, 10]])
@@ -388,39 +277,24 @@ def _reach(model: str, length: int, seed: int, dtype: torch.dtype) -> float:
     with _seeded(seed):
         x = torch.randn(length, EMBED_DIM).to(dtype)  # (T, E)
         module = reader(model).to(dtype)
-    # One copy of the sequence per output feature: a single backward pass gives the whole of J.
+    # One copy of the sequence for each output feature: one backward pass gives all of J.
     copies = x.expand(EMBED_DIM, -1, -1).clone().requires_grad_()  # (E, T, E)
     (gradient,) = torch.autograd.grad(module(copies).diagonal().sum(), copies)
-    # In float64, since squares of float32 numbers below 1e-23 are 0.
-    return gradient[:, 0].double().norm().item() / math.sqrt(EMBED_DIM)
-
-
-def _convolution_weights(tokens: Float[Tensor, "T E"]) -> Float[np.ndarray, "T T"]:
-    kernel = torch.tensor([[[0.5, 0.3, 0.2]]], dtype=tokens.dtype)  # of offsets -1, 0, +1
-
-    def convolve(feature: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-        return F.conv1d(feature[None, None], kernel, padding=1)[0, 0]
-
-    return torch.autograd.functional.jacobian(convolve, tokens[:, 0]).numpy()
+    return gradient[:, 0].double().norm().item() / math.sqrt(EMBED_DIM)  # float32 squares would underflow earlier
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Draw from a seeded CPU generator inside, and leave the caller's random state as it was."""
+    """Draw from a seeded CPU generator inside; leave the caller's random state as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs as well
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed GPUs too
         yield
 
 
-def _check_lengths(lengths: Sequence[int]) -> list[int]:
-    checked = [int(n) for n in lengths]
-    if not checked or min(checked) < 2:
-        raise ValueError(f"lengths must hold integers of at least 2, got {checked}")
-    return checked
-
-
-def _check_seeds(seeds: Iterable[int]) -> list[int]:
-    checked = list(seeds)
-    if not checked:
+def _check(lengths: Iterable[int], seeds: Iterable[int]) -> tuple[list[int], list[int]]:
+    lengths, seeds = list(lengths), list(seeds)
+    if not lengths or min(lengths) < 2:
+        raise ValueError(f"lengths must hold integers of at least 2, got {lengths}")
+    if not seeds:
         raise ValueError("seeds must hold at least one seed, got none")
-    return checked
+    return lengths, seeds
