@@ -1,4 +1,4 @@
-"""What a notebook's cells call: predict, show, show_source, progress, and start in the first cell.
+"""What a notebook's cells call: start, predict, show, show_source, expect_error, progress.
 
 Each of them leaves text in the stored notebook that is the same whatever the reader chose and
 whatever the machine, so that nbval can compare it; what differs lives in widgets.
@@ -7,9 +7,11 @@ whatever the machine, so that nbval can compare it; what differs lives in widget
 import html
 import inspect
 import os
+import re
 import textwrap
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import ipywidgets as widgets
@@ -31,8 +33,14 @@ def start(seed: int = 0) -> None:
 
     The environment variable MHA_COURSE_THREADS sets another number of threads; `course.py cpus`
     uses it to try whether the numbers depend on it.
+
+    Raises:
+        ValueError: MHA_COURSE_THREADS is not a whole number of at least 1.
     """
-    torch.set_num_threads(int(os.environ.get("MHA_COURSE_THREADS", "1")))
+    threads = os.environ.get("MHA_COURSE_THREADS", "1")
+    if not threads.isdecimal() or int(threads) < 1:
+        raise ValueError(f"MHA_COURSE_THREADS must be a whole number of at least 1, got {threads!r}")
+    torch.set_num_threads(int(threads))
     torch.manual_seed(seed)
 
 
@@ -128,7 +136,9 @@ def show(figure: Figure, alt: str) -> None:
         metadata={"image/png": {"alt": alt, "width": width, "height": height}},
         raw=True,
     )
-    display({"text/markdown": f"*{alt}*", "text/plain": alt}, raw=True)
+    # Plain text: a `*` or `$` in it is neither emphasis nor a formula.
+    escaped = re.sub(r"([\\`*_{}\[\]<>$~|&])", r"\\\1", alt.strip())
+    display({"text/markdown": f"*{escaped}*", "text/plain": alt}, raw=True)
 
 
 def show_source(*objects: Any) -> None:
@@ -141,10 +151,35 @@ def show_source(*objects: Any) -> None:
         TypeError: an object that has no Python source.
     """
     for item in objects:
-        source = textwrap.dedent(inspect.getsource(item)).rstrip()
-        title = f"Source of <code>{item.__module__}.{item.__qualname__}</code>"
-        folded = f"<details><summary>{title}</summary>\n\n```python\n{source}\n```\n\n</details>"
+        try:
+            source = textwrap.dedent(inspect.getsource(item)).rstrip()
+        except (TypeError, OSError) as error:
+            raise TypeError(f"objects must have Python source, got {item!r}: {error}") from error
+        name = item.__name__ if inspect.ismodule(item) else f"{item.__module__}.{item.__qualname__}"
+        title = f"Source of <code>{html.escape(name)}</code>"
+        fence = "`" * (1 + max([2, *map(len, re.findall("`+", source))]))  # longer than any inside
+        folded = f"<details><summary>{title}</summary>\n\n{fence}python\n{source}\n{fence}\n\n</details>"
         display({"text/markdown": folded, "text/plain": source}, raw=True)
+
+
+@contextmanager
+def expect_error(*kinds: type[Exception]) -> Iterator[None]:
+    """Run a cell's block that is meant to fail, and print how it failed.
+
+    Args:
+        kinds: the exception types that may be raised.
+
+    Prints the exception's type and the first line of its message.
+
+    Raises:
+        AssertionError: the block raised nothing. Other exceptions pass through.
+    """
+    try:
+        yield
+    except kinds as error:
+        print(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    else:
+        raise AssertionError(f"expected {' or '.join(kind.__name__ for kind in kinds)}, got none")
 
 
 def progress(steps: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:

@@ -6,7 +6,7 @@ Masks are plain tensors. Combine them with `&`, `|` and `~`, never with `+` or `
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Integer
 from torch import Tensor
 
 
@@ -52,7 +52,7 @@ def causal(
     return key <= query + offset
 
 
-def padding(lengths: Int[Tensor, " B"], S: int) -> Bool[Tensor, "B 1 1 S"]:
+def padding(lengths: Integer[Tensor, " B"], S: int) -> Bool[Tensor, "B 1 1 S"]:
     """Hide the keys that lie beyond the end of each sequence.
 
     mask[b, 0, 0, s] = s < lengths[b]
@@ -71,16 +71,16 @@ def padding(lengths: Int[Tensor, " B"], S: int) -> Bool[Tensor, "B 1 1 S"]:
     """
     if not isinstance(lengths, Tensor):
         raise TypeError(f"lengths must be an integer tensor (B,), got {type(lengths).__name__}")
-    if lengths.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+    if lengths.dtype == torch.bool or lengths.is_floating_point() or lengths.is_complex():
         raise TypeError(f"lengths must be an integer tensor (B,), got {lengths.dtype}")
     if lengths.ndim != 1:
         raise ValueError(f"lengths must have one axis (B,), got {tuple(lengths.shape)}")
     _check_length("S", S)
+    lengths = lengths.long()  # compared as they are, S would wrap around in a narrow type
     if lengths.numel() > 0 and not (0 <= lengths.min() and lengths.max() <= S):
         raise ValueError(f"lengths must lie in [0, S] = [0, {S}], got {lengths.tolist()}")
-    # Compared as int64: a uint8 length is not wrapped by S, a narrow type does not overflow.
     key = torch.arange(S, device=lengths.device)
-    return (key < lengths.long().unsqueeze(-1))[:, None, None, :]
+    return (key < lengths.unsqueeze(-1))[:, None, None, :]
 
 
 def _check_length(name: str, n: int) -> None:

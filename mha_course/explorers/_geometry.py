@@ -32,7 +32,7 @@ CONTROLS = (
     Slider("c_angle", "key C angle (deg)", -180, 180, 5, -140, digits=0),
     Slider("c_length", "key C length", 0, 3, 0.1, 2),
     Slider("temperature", "temperature", 0.1, 5, 0.1, 1),
-    Choice("guides", "guides through key", KEYS, "A"),
+    Choice("guides", "guides through", KEYS, "A"),
 )
 
 

@@ -58,7 +58,7 @@ class Slider:
     def values(self) -> list[float]:
         """Every value that the slider can take."""
         steps = round((self.high - self.low) / self.step)
-        return [round(self.low + i * self.step, 10) for i in range(steps + 1)]
+        return [round(float(self.low + i * self.step), 10) for i in range(steps + 1)]
 
     def widget(self) -> widgets.Widget:
         """The ipywidgets slider."""
@@ -143,15 +143,16 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             height=height,
             layout=widgets.Layout(max_width="100%", height="auto"),
         )
-        self.picture.tooltip = alt
+        # No tooltip: ipywidgets 8.1 cannot show an Image that has one.
         self.numbers = widgets.HTML(readout.html(), layout=widgets.Layout(flex="1 1 18em"))
         self.error = widgets.HTML("")
         for control in self.controls.values():
             control.observe(self._update, names="value")
-        # Controls in as many columns as fit; the numbers beside the picture, or under it.
-        columns = "repeat(auto-fit, minmax(min(100%, 20em), 1fr))"
+        # One or two columns of controls; the numbers beside the picture, or under it.
+        columns = "repeat(auto-fit, minmax(min(100%, 26em), 1fr))"
         panel = widgets.GridBox(
-            list(self.controls.values()), layout=widgets.Layout(grid_template_columns=columns)
+            list(self.controls.values()),
+            layout=widgets.Layout(grid_template_columns=columns, max_width=f"{width}px"),
         )
         beside = widgets.HBox(
             [self.picture, self.numbers], layout=widgets.Layout(flex_flow="row wrap")

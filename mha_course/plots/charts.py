@@ -1,17 +1,20 @@
 """The charts that most lessons need: a labelled heat map, curves with error bars, bars."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mha_course.plots.style import COLOURS, figure
+from mha_course.plots.style import COLOURS, STYLE, figure
 
 MARKERS = "osD^vP"
 
 
+@rc_context(STYLE)
 def heatmap(
     matrices: Any,
     *,
@@ -50,7 +53,8 @@ def heatmap(
     for name, labels, count in (("queries", queries, T), ("keys", keys, S), ("titles", titles, n)):
         if labels is not None and len(labels) != count:
             raise ValueError(f"{name} must have {count} entries, got {len(labels)}")
-    low, high = limits if limits is not None else (np.nanmin(data), np.nanmax(data))
+    seen = data[np.isfinite(data)]  # the scale cannot hold -inf, the score of a hidden key
+    low, high = limits if limits is not None else (seen.min(), seen.max())
     fig, axes = figure(1, n, size=size or (min(8, 1.2 + 3.4 * n), 3.6), squeeze=False)
     for i, ax in enumerate(axes[0]):
         image = ax.imshow(data[i], vmin=low, vmax=high, aspect="auto")
@@ -90,10 +94,11 @@ def _ticks(
 
 def _numbers(ax: Axes, matrix: Any, digits: int, dark_below: float) -> None:
     for (row, column), value in np.ndenumerate(matrix):
-        colour = "white" if value < dark_below else "black"
+        colour = "white" if -np.inf < value < dark_below else "black"
         ax.text(column, row, f"{value:.{digits}f}", ha="center", va="center", color=colour)
 
 
+@rc_context(STYLE)
 def curves(
     x: Sequence[float],
     lines: Mapping[str, Any],
@@ -135,7 +140,8 @@ def curves(
         ax.errorbar(
             x,
             mean,
-            yerr=(mean - low, high - mean) if len(y) > 1 else None,
+            # Rounding can put the mean of equal repeats outside them.
+            yerr=np.maximum((mean - low, high - mean), 0) if len(y) > 1 else None,
             marker=MARKERS[i % len(MARKERS)],
             markersize=6,
             color=COLOURS[i % len(COLOURS)],
@@ -150,7 +156,8 @@ def curves(
     if limits is not None:
         ax.set_ylim(limits)
     if xscale == "log":
-        ax.set_xticks(x, [f"{value:g}" for value in x])
+        ticks = x[:: math.ceil(len(x) / 8)]
+        ax.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
         ax.minorticks_off()
     if title is not None:
         ax.set_title(title)
@@ -158,6 +165,7 @@ def curves(
     return fig
 
 
+@rc_context(STYLE)
 def bars(
     labels: Sequence[str],
     groups: Mapping[str, Sequence[float]],

@@ -78,7 +78,8 @@ class Painter:
         figure = self._figure
         figure.set_dpi(DOTS_PER_INCH)
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
+        with mpl.rc_context(STYLE):  # ticks are made while they are drawn
+            canvas.draw()
         # Frozen: from here on a longer label must not move the axes.
         figure.set_layout_engine("none")
         self._background = canvas.copy_from_bbox(figure.bbox)

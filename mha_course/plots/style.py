@@ -36,6 +36,7 @@ def blank(size: tuple[float, float] = (8, 3.6)) -> Figure:
     return Figure(figsize=size, layout="constrained")
 
 
+@mpl.rc_context(STYLE)
 def figure(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (8, 3.6), **subplots: Any
 ) -> tuple[Figure, Any]:
@@ -49,7 +50,5 @@ def figure(
     Returns:
         The figure and its axes: one `Axes`, or an array of them, as `Figure.subplots` returns.
     """
-    with mpl.rc_context(STYLE):
-        fig = blank(size)
-        axes = fig.subplots(rows, columns, **subplots)
-    return fig, axes
+    fig = blank(size)
+    return fig, fig.subplots(rows, columns, **subplots)
