@@ -1,0 +1,20 @@
+"""What every test runs under: the same drawn examples each time, annotations checked unless marked `unchecked`."""
+
+import jaxtyping
+import pytest
+from hypothesis import settings
+
+settings.register_profile("course", deadline=None, derandomize=True)
+settings.load_profile("course")
+
+
+@pytest.fixture(autouse=True)
+def annotations(request):
+    """Switch the check of annotations off for a test marked `unchecked`, and back to what it was."""
+    if request.node.get_closest_marker("unchecked") is None:
+        yield
+        return
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
