@@ -20,6 +20,7 @@ from mha_course.explorers.base import Choice, Explorer, Readout, Slider
 COLOURS = plots.COLOURS[:3]
 KEYS = ("A", "B", "C")
 VALUES = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.87]])
+LABEL_OFFSETS = np.array([[0, -0.12], [0, -0.12], [0, 0.12]])
 REACH = 3.5  # half the width of the plane that is shown
 
 CONTROLS = (
@@ -229,7 +230,7 @@ def _lay_out_weights(ax: Axes) -> dict[str, Any]:
 def _lay_out_triangle(ax: Axes) -> dict[str, Any]:
     ax.fill(*VALUES.T, facecolor="0.93", edgecolor="0.6")
     ax.scatter(*VALUES.T, c=COLOURS, s=45, zorder=3)
-    for name, place in zip(KEYS, VALUES + [(0, -0.12), (0, -0.12), (0, 0.12)], strict=True):
+    for name, place in zip(KEYS, VALUES + LABEL_OFFSETS, strict=True):
         ax.text(*place, f"value {name}", ha="center", va="center", fontsize=10)
     (out,) = ax.plot([], [], "D", color="black", markersize=9, animated=True, zorder=5)
     ax.set(xlim=(-0.25, 1.25), ylim=(-0.5, 1.3), title="output (diamond)")

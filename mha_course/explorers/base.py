@@ -132,8 +132,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         self._figure = plots.blank(size)
         self._painter = plots.Painter(self._figure)
 
-        self._first, readout = self._state()
-        self._first_text = f"{title}\n{alt}\n{readout.text()}"
+        self._first, numbers = self._state()
+        self._first_text = f"{title}\n{alt}\n{numbers.text()}"
         width, height = plots.css_size(self._figure)
         self._first_metadata = {"image/png": {"alt": alt, "width": width, "height": height}}
         self.picture = widgets.Image(
@@ -144,7 +144,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             layout=widgets.Layout(max_width="100%", height="auto"),
         )
         # No tooltip: ipywidgets 8.1 cannot show an Image that has one.
-        self.numbers = widgets.HTML(readout.html(), layout=widgets.Layout(flex="1 1 18em"))
+        self.numbers = widgets.HTML(numbers.html(), layout=widgets.Layout(flex="1 1 18em"))
         self.error = widgets.HTML("")
         for control in self.controls.values():
             control.observe(self._update, names="value")
@@ -169,7 +169,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
     def _update(self, _change: Any = None) -> None:
         """Follow the controls; an error is shown in the panel, and the last picture stays."""
         try:
-            picture, readout = self._state()
+            picture, numbers = self._state()
         except Exception as error:
             said = html.escape(f"{type(error).__name__}: {error}")
             self.error.value = (
@@ -177,7 +177,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
                 f"<b>This state could not be drawn.</b> {said}</div>"
             )
             return
-        self.picture.value, self.numbers.value, self.error.value = picture, readout.html(), ""
+        self.picture.value, self.numbers.value, self.error.value = picture, numbers.html(), ""
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The live panel, and for pages without a kernel the picture of the first state."""

@@ -21,6 +21,8 @@ def heatmap(
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     titles: Sequence[str] | None = None,
+    row: str = "query",
+    column: str = "key",
     quantity: str = "weight",
     limits: tuple[float, float] | None = (0, 1),
     digits: int | None = 2,
@@ -32,6 +34,7 @@ def heatmap(
         matrices: array (T, S) or (n, T, S).
         queries, keys: T and S labels; numbers if None.
         titles: n titles.
+        row, column: what the two axes are.
         quantity: what the colour means, written at the colour bar.
         limits: least and largest value of the colour scale; those of the data if None.
         digits: decimals of the number written in each cell; no numbers if None.
@@ -60,7 +63,10 @@ def heatmap(
         image = ax.imshow(data[i], vmin=low, vmax=high, aspect="auto")
         ax.grid(visible=False)
         ax.spines[:].set_visible(False)
-        _ticks(ax, T, S, queries, keys, first=i == 0)
+        ax.set_xlabel(column)
+        if i == 0:
+            ax.set_ylabel(row)
+        _ticks(ax, T, S, queries, keys)
         if titles is not None:
             ax.set_title(titles[i])
         if digits is not None:
@@ -70,21 +76,12 @@ def heatmap(
 
 
 def _ticks(
-    ax: Axes,
-    T: int,
-    S: int,
-    queries: Sequence[str] | None,
-    keys: Sequence[str] | None,
-    *,
-    first: bool,
+    ax: Axes, T: int, S: int, queries: Sequence[str] | None, keys: Sequence[str] | None
 ) -> None:
-    ax.set_xlabel("key")
     if keys is not None:
         ax.set_xticks(range(S), keys)
     elif S <= 12:
         ax.set_xticks(range(S))
-    if first:
-        ax.set_ylabel("query")
     if queries is not None:
         ax.set_yticks(range(T), queries)
     elif T <= 12:
@@ -131,14 +128,14 @@ def curves(
     Raises:
         ValueError: a curve or guide whose last axis does not have n entries.
     """
-    x = np.asarray(x, dtype=float)
+    at = np.asarray(x, dtype=float)
     fig, ax = figure(size=size)
     for i, (label, values) in enumerate(lines.items()):
         y = np.atleast_2d(np.asarray(values, dtype=float))
-        _check_width(label, y, x)
+        _check_width(label, y, at)
         mean, low, high = y.mean(axis=0), y.min(axis=0), y.max(axis=0)
         ax.errorbar(
-            x,
+            at,
             mean,
             # Rounding can put the mean of equal repeats outside them.
             yerr=np.maximum((mean - low, high - mean), 0) if len(y) > 1 else None,
@@ -150,13 +147,13 @@ def curves(
         )
     for label, values in (guides or {}).items():
         y = np.asarray(values, dtype=float)
-        _check_width(label, y, x)
-        ax.plot(x, y, "--", color="0.45", linewidth=1.5, label=label, zorder=1)
+        _check_width(label, y, at)
+        ax.plot(at, y, "--", color="0.45", linewidth=1.5, label=label, zorder=1)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale)
     if limits is not None:
         ax.set_ylim(limits)
     if xscale == "log":
-        ticks = x[:: math.ceil(len(x) / 8)]
+        ticks = at[:: math.ceil(len(at) / 8)]
         ax.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
         ax.minorticks_off()
     if title is not None:

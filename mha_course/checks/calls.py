@@ -1,0 +1,107 @@
+"""Call a solution on a copy of the inputs, and read what comes back."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mha_course.checks.task import Case, Task
+
+
+class Problem(NamedTuple):
+    """What is wrong with one outcome: the fault, what was seen, and hints."""
+
+    fault: str
+    evidence: str
+    hints: tuple[str, ...]
+
+
+class Outcome(NamedTuple):
+    """What a call gave: results as float64 tensors, or an error, or something unreadable."""
+
+    results: tuple[Tensor, ...] | None = None
+    error: Exception | None = None
+    unreadable: Problem | None = None
+    changed: tuple[str, ...] = ()  # names of arguments that the call changed
+
+
+def call(task: Task, fn: Callable[..., Any], case: Case) -> Outcome:
+    """Call fn on a copy of the inputs, and read what comes back."""
+    copies = [_copy(x) for x in case.inputs]
+    try:
+        returned = fn(*copies)
+        results = _read(task, returned)
+    except Exception as error:
+        return Outcome(error=error)
+    changed = tuple(
+        name
+        for name, before, after in zip(task.arguments, case.inputs, copies, strict=True)
+        if not _equal(before, after)
+    )
+    if isinstance(results, Problem):
+        return Outcome(unreadable=results, changed=changed)
+    return Outcome(results, changed=changed)
+
+
+def _copy(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x.clone()
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
+def _equal(before: Any, after: Any) -> bool:
+    if isinstance(before, Tensor):
+        return torch.equal(before, after.detach())
+    return bool(np.array_equal(before, after))
+
+
+def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
+    """The results as a tuple of float64 tensors, or why they cannot be read."""
+    array: type[Any] = np.ndarray if task.numpy else Tensor
+    kind = "NumPy array" if task.numpy else "tensor"
+    names = [name for name, _ in task.results]
+    wanted = f"one {kind}, {names[0]}"
+    if len(names) > 1:
+        wanted = f"a tuple of {len(names)} {kind}s, ({', '.join(names)})"
+    if returned is None:
+        return _unreadable("it returns None, perhaps the return is missing", wanted)
+    several = isinstance(returned, tuple | list)
+    if len(names) == 1 and several:
+        return _unreadable(f"it returns a {_count(returned)} instead of one {kind}", wanted)
+    if len(names) > 1 and not several:
+        return _unreadable(
+            f"it returns one {_type(returned)} instead of {len(names)} results", wanted
+        )
+    parts = list(returned) if several else [returned]
+    if len(parts) != len(names):
+        return _unreadable(f"it returns a {_count(returned)}, expected {len(names)}", wanted)
+    for name, part in zip(names, parts, strict=True):
+        if not isinstance(part, array):
+            return _unreadable(f"{name} is a {_type(part)}, expected a {kind}", wanted)
+        dtype = str(part.dtype).removeprefix("torch.")
+        if dtype != "float64":
+            return Problem(
+                f"{name} has type {dtype}, expected float64, the type of the inputs",
+                "",
+                (
+                    "Look for a number type that you name, and for tensors that you make anew.",
+                    "Let new tensors take the type of an input: x.new_zeros, dtype=x.dtype.",
+                ),
+            )
+    if task.numpy:
+        return tuple(torch.from_numpy(np.array(part)) for part in parts)
+    return tuple(part.detach().cpu().clone() for part in parts)
+
+
+def _unreadable(fault: str, wanted: str) -> Problem:
+    return Problem(fault, f"expected {wanted}", ("Look at the return line.", f"Return {wanted}."))
+
+
+def _type(x: Any) -> str:
+    return "NumPy array" if isinstance(x, np.ndarray) else type(x).__name__
+
+
+def _count(x: tuple[Any, ...] | list[Any]) -> str:
+    return f"{'list' if isinstance(x, list) else 'tuple'} of {len(x)}"

@@ -1,0 +1,179 @@
+"""Compare a solution with the reference of its exercise, and say what is wrong with it."""
+
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from mha_course.checks import tasks_00, tasks_01, tasks_02, words
+from mha_course.checks.calls import Outcome, Problem, call
+from mha_course.checks.task import Case, Task
+from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
+
+TOLERANCE = 1e-6  # absolute and relative, in float64
+
+_TASKS = {task.name: task for task in (*tasks_00.TASKS, *tasks_01.TASKS, *tasks_02.TASKS)}
+
+
+def tasks() -> tuple[str, ...]:
+    """Return the names of all exercises that `check` knows."""
+    return tuple(_TASKS)
+
+
+def check(name: str, fn: Callable[..., Any]) -> Verdict:
+    """Check a solution of an exercise.
+
+    The solution is called on a few drawn cases. Whatever it raises becomes part of the verdict,
+    only an interrupt passes through. Global random states are the same afterwards.
+
+    Args:
+        name: the exercise, one of `tasks()`.
+        fn: the solution. A stub that raises NotImplementedError is "not attempted yet".
+
+    Returns:
+        A Verdict(ok, fault, evidence, hints): leave it as the last line of a cell.
+
+    Raises:
+        ValueError: no exercise has that name.
+        TypeError: fn cannot be called.
+    """
+    if name not in _TASKS:
+        raise ValueError(f"no exercise is named {name!r}; there are {', '.join(_TASKS)}")
+    if not callable(fn):
+        raise TypeError(f"fn must be a function, got {type(fn).__name__}: leave out its ()")
+    with _own_random_state(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _judge(_TASKS[name], fn)
+
+
+def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
+    cases = task.cases()
+    outcomes = []
+    for case in cases:
+        outcome = call(task, fn, case)
+        if outcome.error is not None and words.is_stub(outcome.error):
+            return Verdict(False, NOT_ATTEMPTED, "the function raises NotImplementedError")
+        outcomes.append(outcome)
+    expected = [call(task, task.reference, case) for case in cases]
+    found = (_problem(task, fn, i, case, outcomes[i], expected[i]) for i, case in enumerate(cases))
+    problem = next((one for one in found if one is not None), None)
+    changed = next((outcome.changed for outcome in outcomes if outcome.changed), ())
+    if problem is None and not changed:
+        agree = f"{len(cases)} cases, every number agrees with the reference"
+        return Verdict(True, None, agree)
+    if problem is None:
+        return Verdict(False, _mutation(changed), "its results are right", _MUTATION_HINTS)
+
+    fault, evidence, hints = problem
+    for variation in task.variations:
+        varied = (call(task, variation.fn, case) for case in cases)
+        if all(_same(got, like) for got, like in zip(outcomes, varied, strict=True)):
+            if fault.startswith("it raises"):
+                evidence = f"{fault}, {evidence}"
+            fault, hints = variation.fault, variation.hints
+            break
+    if changed:
+        evidence += f"; also, {_mutation(changed)}"
+    return Verdict(False, fault, evidence, hints)
+
+
+_MUTATION_HINTS = (
+    "Look for operations that end in an underscore, for +=, *=, /=, and for writing into x[...].",
+    "Give the result a name of its own, so that the caller's data stay as they were.",
+)
+
+
+def _mutation(changed: tuple[str, ...]) -> str:
+    return f"it changes its input {', '.join(changed)} in place"
+
+
+def _problem(
+    task: Task, fn: Callable[..., Any], index: int, case: Case, got: Outcome, right: Outcome
+) -> Problem | None:
+    """What is wrong with the outcome of one case, None if nothing is."""
+    where = words.case_sizes(index, case)
+    if got.error is not None:
+        return _error(task, fn, got.error, where)
+    if got.unreadable is not None:
+        fault, evidence, hints = got.unreadable
+        return Problem(fault, f"{evidence}, {where}" if evidence else where, hints)
+    assert got.results is not None
+    assert right.results is not None
+    for (name, letters), x, y in zip(task.results, got.results, right.results, strict=True):
+        if x.shape != y.shape:
+            shapes = [words.shape_in_letters(z.shape, case.sizes, letters) for z in (x, y)]
+            fault = f"{name} has the wrong shape"
+            return Problem(fault, f"shape {shapes[0]}, expected {shapes[1]}, {where}", _SHAPE_HINTS)
+        for bad, what in ((x.isnan(), "NaN"), (x.isinf(), "infinity")):
+            if bad.any():
+                at = words.place(bad.nonzero()[0].tolist(), letters)
+                seen = f"{int(bad.sum())} of {x.numel()} numbers, the first at {at}, {where}"
+                return Problem(f"{name} holds {what}", seen, task.hints)
+        difference = (x - y).abs()
+        if (difference > TOLERANCE + TOLERANCE * y.abs()).any():
+            # The first of the largest: ties must not be decided by the last bit.
+            largest = difference.max()
+            at = words.place((difference >= largest * (1 - 1e-6)).nonzero()[0].tolist(), letters)
+            seen = f"largest difference {words.number(largest.item())} in {name}, {at}, {where}"
+            return Problem("the numbers differ from the reference", seen, task.hints)
+    return None
+
+
+_SHAPE_HINTS = (
+    "Print the shape after each line, with T and S different, and find the first that surprises.",
+    "Each product must sum over the axis that both sides share; the others stay, in that order.",
+)
+
+
+def _error(task: Task, fn: Callable[..., Any], error: Exception, where: str) -> Problem:
+    said, line = words.raised(error, fn)
+    traceback = error.__traceback__  # its first frame is `call`'s; without a second, fn never ran
+    if isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None:
+        form = f"fn({', '.join(task.arguments)})"
+        return Problem(
+            f"it cannot be called as {form}",
+            said,
+            ("Look at the def line.", f"Let it take {len(task.arguments)} arguments, as {form}."),
+        )
+    return Problem(
+        f"it raises {said}",
+        f"{line}, {where}" if line else where,
+        (
+            "Call your function by itself with inputs of these sizes.",
+            "Print the shapes just before the line that raises.",
+        ),
+    )
+
+
+def _same(got: Outcome, like: Outcome) -> bool:
+    """Whether two outcomes are equal: the numbers to the tolerance, or the kind of error."""
+    if got.error is not None and like.error is not None:
+        return type(got.error) is type(like.error)
+    if got.results is None or like.results is None:
+        return False
+    return all(
+        x.shape == y.shape and torch.allclose(x, y, TOLERANCE, TOLERANCE, equal_nan=True)
+        for x, y in zip(got.results, like.results, strict=True)
+    )
+
+
+@contextmanager
+def _own_random_state() -> Iterator[None]:
+    """Fixed random states inside, so that a solution that draws gets one verdict; restored after.
+
+    NumPy's and Python's global states are those that a solution may draw from.
+    """
+    kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would reseed GPUs too
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(kept)
+        np.random.set_state(kept_numpy)  # noqa: NPY002

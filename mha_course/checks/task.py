@@ -1,0 +1,73 @@
+"""What an exercise's check is made of: a reference, drawn cases, and named variations."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs.
+
+    Attributes:
+        sizes: letter -> size, in the order in which they are named: {"T": 3, "S": 5}.
+        inputs: the arguments, in order. Every call gets its own copy.
+        note: what is special about it, "" if nothing.
+    """
+
+    sizes: Mapping[str, int]
+    inputs: tuple[Any, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Variation:
+    """The reference with one fault in it.
+
+    Attributes:
+        fault: the fault in a sentence, without capital and full stop.
+        fn: called like the reference.
+        hints: where to look, then what to change.
+    """
+
+    fault: str
+    fn: Callable[..., Any]
+    hints: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Task:
+    """An exercise.
+
+    Attributes:
+        name: what `check` calls it.
+        arguments: the names of the function's arguments.
+        results: (name, letters of its axes) of each result; one means that no tuple is expected.
+        reference: the right answer.
+        cases: draws the cases, the same each time.
+        variations: tried in this order.
+        hints: for a solution that is wrong in a way that no variation reproduces.
+        numpy: whether inputs and results are NumPy arrays instead of tensors.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    results: tuple[tuple[str, tuple[str, ...]], ...]
+    reference: Callable[..., Any]
+    cases: Callable[[], tuple[Case, ...]]
+    variations: tuple[Variation, ...]
+    hints: tuple[str, str]
+    numpy: bool = False
+
+
+def draw(seed: int, *shapes: tuple[int, ...]) -> tuple[Float[Tensor, "..."], ...]:
+    """Draw standard normal float64 tensors without touching the global generator.
+
+    With q and k drawn so, scaled scores have a standard deviation of 1: no weight saturates.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)

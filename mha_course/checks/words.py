@@ -1,0 +1,109 @@
+"""How a verdict says things: numbers that are stable, places, shapes in letters, exceptions."""
+
+import dis
+import math
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from linecache import getline
+from typing import Any
+
+from mha_course.checks.task import Case
+
+AXES = {"B": "sample", "T": "query", "S": "key", "D": "feature", "Dv": "feature"}
+
+
+def number(x: float) -> str:
+    """A difference with two digits, the same on every machine.
+
+    Differences on either side of a border of rounding (0.125) differ by 1e-15 between CPUs:
+    both are nudged over it. Below 0.001 the digits may be rounding noise, so none are given.
+    """
+    x *= 1 + 1e-9
+    if x < 0.001:
+        return "less than 0.001"
+    if x >= 1000:
+        return "more than 1000"
+    return f"{x:.{max(0, 1 - math.floor(math.log10(x)))}f}"
+
+
+def case_sizes(index: int, case: Case) -> str:
+    """For example: case 2 (T, S = 5, 5; scores around 1000)."""
+    letters, sizes = ", ".join(case.sizes), ", ".join(map(str, case.sizes.values()))
+    note = f"; {case.note}" if case.note else ""
+    return f"case {index + 1} ({letters} = {sizes}{note})"
+
+
+def place(position: Sequence[int], letters: Sequence[str]) -> str:
+    """For example: sample 0, query 2, feature 1 (counted from 0)."""
+    names = [f"{AXES[letter]} {i}" for letter, i in zip(letters, position, strict=True)]
+    return ", ".join(names) + " (counted from 0)"
+
+
+def shape_in_letters(
+    shape: Sequence[int], sizes: Mapping[str, int], expected: Sequence[str]
+) -> str:
+    """For example: (B, S, Dv) = (2, 5, 11). A size that is no letter's stays a number."""
+    if not shape:
+        return "(), a single number"
+    words = []
+    for axis, size in enumerate(shape):
+        here = expected[axis] if axis < len(expected) else None
+        if here is not None and sizes[here] == size:
+            words.append(here)
+        else:
+            words.append(next((letter for letter, n in sizes.items() if n == size), str(size)))
+    comma = "," if len(shape) == 1 else ""
+    return f"({', '.join(words)}{comma}) = ({', '.join(map(str, shape))}{comma})"
+
+
+def is_stub(error: Exception) -> bool:
+    """Whether a `raise NotImplementedError` was reached, and not an operation PyTorch lacks."""
+    if not isinstance(error, NotImplementedError):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    package = str(last.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _raises(last.tb_frame.f_code, last.tb_lasti) and package not in ("torch", "numpy")
+
+
+def raised(error: Exception, fn: Callable[..., Any]) -> tuple[str, str]:
+    """What was raised, and in which line of the learner's code ("" if that is unknown)."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    # An object's address differs from run to run.
+    said = re.sub(r"0x[0-9a-fA-F]{6,}", "0x...", first)
+    said = said.rstrip(".")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__, _line(error, fn)
+
+
+def _line(error: Exception, fn: Callable[..., Any]) -> str:
+    """The innermost line of the file or cell that holds fn, counted from the def above it."""
+    code = _code(fn)
+    found = ""
+    step = error.__traceback__
+    while step is not None and code is not None:
+        here = step.tb_frame.f_code
+        if here.co_filename == code.co_filename:
+            source = getline(here.co_filename, step.tb_lineno).strip()
+            line = step.tb_lineno - here.co_firstlineno + 1
+            found = f"line {line} of {here.co_name}" + (f": {source}" if source else "")
+        step = step.tb_next
+    return found
+
+
+def _code(fn: Any) -> types.CodeType | None:
+    """The code of a function, of what a decorator or partial wraps, or of an object's call."""
+    for name in ("__wrapped__", "func", "forward"):
+        fn = getattr(fn, name, fn)
+    if not hasattr(fn, "__code__"):
+        fn = type(fn).__call__
+    code = getattr(fn, "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
+
+
+def _raises(code: types.CodeType, offset: int) -> bool:
+    """Whether the instruction at a byte offset is a `raise` statement."""
+    return dis.opname[code.co_code[offset]] == "RAISE_VARARGS"
