@@ -1,6 +1,7 @@
 """Scaled dot-product attention, written out so that every step can be read and kept."""
 
 import math
+import sys
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ def attention(
 
     A row that may attend to nothing (all of its scores are -inf, or S = 0) gets weights 0,
     output 0 and gradient 0. NaN or infinity in a hidden key or value still spoils the output,
-    as in PyTorch's own kernels, because 0 times NaN is NaN; finite values never leak.
+    as in PyTorch's own kernels, because 0 times NaN is NaN; finite values never reach it.
 
     Args:
         q: queries (..., T, D). The leading sizes, usually (B, H), are any, and the same in q, k, v.
@@ -72,7 +73,7 @@ def attention(
     _check_addend("mask", mask, shape, q)
     _check_addend("score_bias", score_bias, shape, q)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else _number("scale", scale)
-    if not math.isfinite(scale):
+    if not abs(scale) <= sys.float_info.max:
         raise ValueError(f"scale must be finite, got {scale}")
     if not 0 <= _number("dropout_p", dropout_p) <= 1:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
@@ -80,7 +81,9 @@ def attention(
     # Scaling q before the product keeps float16 scores in range.
     scores = (q * scale) @ k.transpose(-2, -1)  # (..., T, S)
     if score_bias is not None:
-        scores = scores + score_bias.to(scores.dtype)
+        bias = score_bias.to(scores.dtype)
+        # A bias of -inf hides a key like a mask: a score that overflowed to inf must not make NaN.
+        scores = (scores + bias).masked_fill(bias == -math.inf, -math.inf)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     weights = _softmax_or_zero(scores)
@@ -104,9 +107,7 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
         if not x.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {x.dtype}")
         if x.ndim < 2:
-            raise ValueError(
-                f"{name} must have at least two axes (length, width), got {_sizes(x)}"
-            )
+            raise ValueError(f"{name} must have at least two axes (length, width), got {_sizes(x)}")
     for name in ("k", "v"):
         if named[name].dtype != q.dtype:
             raise TypeError(f"{name} must have the type of q, {q.dtype}, got {named[name].dtype}")
@@ -120,8 +121,7 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"k and v must have one length S, got k {_sizes(k)} and v {_sizes(v)}")
     if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         raise ValueError(
-            "q, k and v must have the same leading sizes, "
-            f"got q {_sizes(q)}, k {_sizes(k)} and v {_sizes(v)}"
+            f"q, k and v must have the same leading sizes, got q {_sizes(q)}, k {_sizes(k)} and v {_sizes(v)}"
         )
 
 

@@ -52,14 +52,14 @@ class Prediction:
 
     def __init__(self, question: str, options: Sequence[str]) -> None:
         """Ask `question`; see `predict`."""
-        if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+        if not isinstance(question, str):
+            raise TypeError(f"question must be a string, got {type(question).__name__}")
+        if not isinstance(options, list | tuple) or not all(isinstance(o, str) for o in options):
             raise TypeError(f"options must be a list of strings, got {options!r}")
         if len(options) < 2 or len(set(options)) < len(options):
             raise ValueError(f"options must be two or more different strings, got {options!r}")
         self.question, self.options = question, tuple(options)
-        self._buttons = widgets.RadioButtons(
-            options=self.options, index=None, layout=widgets.Layout(width="auto")
-        )
+        self._buttons = widgets.RadioButtons(options=self.options, index=None, layout=widgets.Layout(width="auto"))
 
     @property
     def choice(self) -> str | None:
@@ -109,7 +109,7 @@ def predict(question: str, options: Sequence[str]) -> Prediction:
         later one.
 
     Raises:
-        TypeError: options is not a list of strings.
+        TypeError: question is not a string, or options is not a list of strings.
         ValueError: fewer than two options, or an option that stands twice.
     """
     return Prediction(question, options)
@@ -123,11 +123,13 @@ def show(figure: Figure, alt: str) -> None:
         alt: one sentence that says what is to be seen.
 
     Raises:
-        TypeError: figure is not a matplotlib figure.
+        TypeError: figure is not a matplotlib figure, or alt is not a string.
         ValueError: alt is empty.
     """
     if not isinstance(figure, Figure):
         raise TypeError(f"figure must be a matplotlib Figure, got {type(figure).__name__}")
+    if not isinstance(alt, str):
+        raise TypeError(f"alt must be a string, got {type(alt).__name__}")
     if not alt.strip():
         raise ValueError("alt must say in a sentence what is to be seen in the figure")
     width, height = plots.css_size(figure)
@@ -195,12 +197,17 @@ def progress(steps: Iterable[T], label: str, total: int | None = None) -> Iterat
         by an error, by a break or by an interrupted kernel.
 
     Raises:
-        TypeError: steps has no length and total is not given.
+        TypeError: steps has no length and total is not given; total is not an integer.
+        ValueError: total is negative.
     """
     if total is None:
         if not isinstance(steps, Sized):
             raise TypeError("total must be given, since steps has no length")
         total = len(steps)
+    if not isinstance(total, int):
+        raise TypeError(f"total must be an integer, got {type(total).__name__}")
+    if total < 0:
+        raise ValueError(f"total must be at least 0, got {total}")
     return _advance(steps, label, total)
 
 

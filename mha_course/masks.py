@@ -41,8 +41,7 @@ def causal(
     _check_length("S", S)
     if alignment is None and T != S:
         raise ValueError(
-            "causal with T != S is ambiguous: give alignment='upper_left' or 'lower_right', "
-            f"got T={T}, S={S}"
+            f"causal with T != S is ambiguous: give alignment='upper_left' or 'lower_right', got T={T}, S={S}"
         )
     if alignment not in (None, "upper_left", "lower_right"):
         raise ValueError(f"alignment must be 'upper_left' or 'lower_right', got {alignment!r}")

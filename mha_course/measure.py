@@ -75,8 +75,7 @@ class PairedRatio(NamedTuple):
     def __repr__(self) -> str:
         """For example: 0.52 (95 % interval 0.50 to 0.55; a against itself 1.00)."""
         return (
-            f"{self.median:.3g} (95 % interval {self.low:.3g} to {self.high:.3g}; "
-            f"a against itself {self.control:.3g})"
+            f"{self.median:.3g} (95 % interval {self.low:.3g} to {self.high:.3g}; a against itself {self.control:.3g})"
         )
 
 
@@ -128,9 +127,7 @@ def timings(fn: Callable[[], Any], *, repeats: int = 7, warmup: int = 1) -> Timi
         return Timing(tuple(_seconds(fn) for _ in range(repeats)))
 
 
-def paired_ratio(
-    fn_a: Callable[[], Any], fn_b: Callable[[], Any], *, rounds: int = 21, warmup: int = 1
-) -> PairedRatio:
+def paired_ratio(fn_a: Callable[[], Any], fn_b: Callable[[], Any], *, rounds: int = 21, warmup: int = 1) -> PairedRatio:
     """Compare two functions in turn, so that a machine that slows down slows both.
 
     Each round times a, b, a.
@@ -170,9 +167,7 @@ def paired_ratio(
             controls.append(first / second)
     ratios.sort()
     outer = _outer_order_statistic(rounds)
-    return PairedRatio(
-        statistics.median(ratios), ratios[outer], ratios[-1 - outer], statistics.median(controls)
-    )
+    return PairedRatio(statistics.median(ratios), ratios[outer], ratios[-1 - outer], statistics.median(controls))
 
 
 def peak_memory(fn: Callable[[], Any], *, device: torch.device | str = "cpu") -> int:
@@ -270,8 +265,6 @@ def _without_lines(*markers: bytes) -> Iterator[None]:
         try:
             yield
         finally:
-            if sys.stderr is not None:
-                sys.stderr.flush()
             os.dup2(original, 2)
             os.close(original)
             file.seek(0)

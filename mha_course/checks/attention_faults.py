@@ -83,35 +83,50 @@ def _softmax_hints(fault: str, axis: int) -> Variation:
 
 SCALE = (
     Variation("the scores are not scaled", _scaled(lambda D, S, Dv: 1.0), _SCALE_HINTS),
-    Variation("the scores are divided by D, not by its square root",
-              _scaled(lambda D, S, Dv: 1 / D), _SCALE_HINTS),
-    Variation("the scores are multiplied by the square root of D, not divided by it",
-              _scaled(lambda D, S, Dv: math.sqrt(D)), _SCALE_HINTS),
-    Variation("the scores are divided by the square root of the number of keys, not of D",
-              _scaled(lambda D, S, Dv: 1 / math.sqrt(S)), _SCALE_HINTS),
-    Variation("the scores are divided by the square root of Dv, the width of the values, not of D",
-              _scaled(lambda D, S, Dv: 1 / math.sqrt(Dv)), _SCALE_HINTS),
+    Variation("the scores are divided by D, not by its square root", _scaled(lambda D, S, Dv: 1 / D), _SCALE_HINTS),
+    Variation(
+        "the scores are multiplied by the square root of D, not divided by it",
+        _scaled(lambda D, S, Dv: math.sqrt(D)),
+        _SCALE_HINTS,
+    ),
+    Variation(
+        "the scores are divided by the square root of the number of keys, not of D",
+        _scaled(lambda D, S, Dv: 1 / math.sqrt(S)),
+        _SCALE_HINTS,
+    ),
+    Variation(
+        "the scores are divided by the square root of Dv, the width of the values, not of D",
+        _scaled(lambda D, S, Dv: 1 / math.sqrt(Dv)),
+        _SCALE_HINTS,
+    ),
 )
 
 WEIGHTS = (
-    Variation("the softmax is missing, the scores are used as weights",
-              _weighted(lambda s: s), _WEIGHTS_HINTS),
-    Variation("the exponential is missing, scores are divided by their sum",
-              _weighted(lambda s: s / s.sum(-1, keepdim=True)), _WEIGHTS_HINTS),
-    Variation("the weights of a query do not sum to 1, the division is missing",
-              _weighted(lambda s: s.exp()), _WEIGHTS_HINTS),
-    Variation("the best key takes all, an arg max instead of an average",
-              _weighted(lambda s: (s == s.amax(-1, keepdim=True)).to(s.dtype)),
-              (
-                  "How many of your weights are above 0? All keys should take part.",
-                  "Weight every value by the softmax of its score instead of choosing one.",
-              )),
-    Variation("every value counts alike, the result is the mean of the values",
-              _weighted(lambda s: s.new_ones(s.shape) / s.shape[-1]),
-              (
-                  "Change the query: your result should change too.",
-                  "Weight the values by the softmax of the scores.",
-              )),
+    Variation("the softmax is missing, the scores are used as weights", _weighted(lambda s: s), _WEIGHTS_HINTS),
+    Variation(
+        "the exponential is missing, scores are divided by their sum",
+        _weighted(lambda s: s / s.sum(-1, keepdim=True)),
+        _WEIGHTS_HINTS,
+    ),
+    Variation(
+        "the weights of a query do not sum to 1, the division is missing", _weighted(lambda s: s.exp()), _WEIGHTS_HINTS
+    ),
+    Variation(
+        "the best key takes all, an arg max instead of an average",
+        _weighted(lambda s: (s == s.amax(-1, keepdim=True)).to(s.dtype)),
+        (
+            "How many of your weights are above 0? All keys should take part.",
+            "Weight every value by the softmax of its score instead of choosing one.",
+        ),
+    ),
+    Variation(
+        "every value counts alike, the result is the mean of the values",
+        _weighted(lambda s: s.new_ones(s.shape) / s.shape[-1]),
+        (
+            "Change the query: your result should change too.",
+            "Weight the values by the softmax of the scores.",
+        ),
+    ),
 )
 
 SOFTMAX_AXIS = (
@@ -120,15 +135,20 @@ SOFTMAX_AXIS = (
 )
 
 LAYOUT = (
-    Variation("the keys are reshaped to (B, D, S), which mixes their numbers", _keys_reshaped,
-              (
-                  "Look at how k becomes (B, D, S). Try it on a 2 by 3 matrix of 1 to 6.",
-                  "Swap two axes, which reshape and view do not.",
-              )),
-    Variation("queries attend to the keys of every sample, across the batch", _over_all_keys,
-              _BATCH_HINTS),
-    Variation("every sample attends to the keys and values of the first sample",
-              lambda q, k, v: right(q, k[:1].expand_as(k), v[:1].expand_as(v)), _BATCH_HINTS),
+    Variation(
+        "the keys are reshaped to (B, D, S), which mixes their numbers",
+        _keys_reshaped,
+        (
+            "Look at how k becomes (B, D, S). Try it on a 2 by 3 matrix of 1 to 6.",
+            "Swap two axes, which reshape and view do not.",
+        ),
+    ),
+    Variation("queries attend to the keys of every sample, across the batch", _over_all_keys, _BATCH_HINTS),
+    Variation(
+        "every sample attends to the keys and values of the first sample",
+        lambda q, k, v: right(q, k[:1].expand_as(k), v[:1].expand_as(v)),
+        _BATCH_HINTS,
+    ),
 )
 
 KEYS_BY_QUERIES = Variation(

@@ -71,9 +71,7 @@ def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
     if len(names) == 1 and several:
         return _unreadable(f"it returns a {_count(returned)} instead of one {kind}", wanted)
     if len(names) > 1 and not several:
-        return _unreadable(
-            f"it returns one {_type(returned)} instead of {len(names)} results", wanted
-        )
+        return _unreadable(f"it returns one {_type(returned)} instead of {len(names)} results", wanted)
     parts = list(returned) if several else [returned]
     if len(parts) != len(names):
         return _unreadable(f"it returns a {_count(returned)}, expected {len(names)}", wanted)

@@ -51,9 +51,7 @@ def _turned(q: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return keys.T
 
 
-def _variations(
-    source: tuple[Variation, ...], change: Callable[..., Callable[..., object]]
-) -> tuple[Variation, ...]:
+def _variations(source: tuple[Variation, ...], change: Callable[..., Callable[..., object]]) -> tuple[Variation, ...]:
     return tuple(replace(variation, fn=change(variation.fn)) for variation in source)
 
 

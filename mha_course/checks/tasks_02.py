@@ -65,36 +65,67 @@ angles = Task(
     reference=_angles(_score),
     cases=_angle_cases,
     variations=(
-        Variation("the angles are used as radians, but they are in degrees",
-                  _angles(lambda n, a, m, b: n * m * (b - a).cos()), _ANGLE_HINTS),
-        Variation("the angles are converted from radians to degrees, they are in degrees already",
-                  _angles(lambda n, a, m, b: n * m * torch.rad2deg(b - a).cos()), _ANGLE_HINTS),
-        Variation("the scores are cosines, both lengths are left out",
-                  _angles(lambda n, a, m, b: _score(1.0, a, torch.ones_like(m), b)), _LENGTH_HINTS),
-        Variation("the length of the query is left out",
-                  _angles(lambda n, a, m, b: _score(1.0, a, m, b)), _LENGTH_HINTS),
-        Variation("the lengths of the keys are left out",
-                  _angles(lambda n, a, m, b: _score(n, a, torch.ones_like(m), b)), _LENGTH_HINTS),
-        Variation("the angle of the key is used, not the angle between query and key",
-                  _angles(lambda n, a, m, b: _score(n, 0.0, m, b)), _ANGLE_HINTS),
-        Variation("the angles are added, the angle between two vectors is the difference",
-                  _angles(lambda n, a, m, b: _score(n, -a, m, b)), _ANGLE_HINTS),
-        Variation("the sine is taken instead of the cosine",
-                  _angles(lambda n, a, m, b: _score(n, a + 90, m, b)), _ANGLE_HINTS),
-        Variation("the sine is taken instead of the cosine",
-                  _angles(lambda n, a, m, b: _score(n, a - 90, m, b)), _ANGLE_HINTS),
-        Variation("the weights do not sum to 1, the division is missing",
-                  _angles(_score, lambda s: s.exp()), _WEIGHT_HINTS),
-        Variation("the exponential is missing, scores are divided by their sum",
-                  _angles(_score, lambda s: s / s.sum()), _WEIGHT_HINTS),
-        Variation("the softmax is missing, the weights are the scores",
-                  _angles(_score, lambda s: s.clone()), _WEIGHT_HINTS),
-        Variation("the weights are the softmax of the scores divided by the square root of 2",
-                  _angles(_score, lambda s: (s / 2**0.5).softmax(0)), _WEIGHT_HINTS),
-        Variation("the scores are divided by the square root of 2, this exercise has no scale",
-                  _angles(lambda *x: _score(*x) / 2**0.5), _WEIGHT_HINTS),
-        Variation("the two results are in the wrong order",
-                  _swapped(_angles(_score)), _ORDER_HINTS),
+        Variation(
+            "the angles are used as radians, but they are in degrees",
+            _angles(lambda n, a, m, b: n * m * (b - a).cos()),
+            _ANGLE_HINTS,
+        ),
+        Variation(
+            "the angles are converted from radians to degrees, they are in degrees already",
+            _angles(lambda n, a, m, b: n * m * torch.rad2deg(b - a).cos()),
+            _ANGLE_HINTS,
+        ),
+        Variation(
+            "the scores are cosines, both lengths are left out",
+            _angles(lambda n, a, m, b: _score(1.0, a, torch.ones_like(m), b)),
+            _LENGTH_HINTS,
+        ),
+        Variation(
+            "the length of the query is left out", _angles(lambda n, a, m, b: _score(1.0, a, m, b)), _LENGTH_HINTS
+        ),
+        Variation(
+            "the lengths of the keys are left out",
+            _angles(lambda n, a, m, b: _score(n, a, torch.ones_like(m), b)),
+            _LENGTH_HINTS,
+        ),
+        Variation(
+            "the angle of the key is used, not the angle between query and key",
+            _angles(lambda n, a, m, b: _score(n, 0.0, m, b)),
+            _ANGLE_HINTS,
+        ),
+        Variation(
+            "the angles are added, the angle between two vectors is the difference",
+            _angles(lambda n, a, m, b: _score(n, -a, m, b)),
+            _ANGLE_HINTS,
+        ),
+        Variation(
+            "the sine is taken instead of the cosine", _angles(lambda n, a, m, b: _score(n, a + 90, m, b)), _ANGLE_HINTS
+        ),
+        Variation(
+            "the sine is taken instead of the cosine", _angles(lambda n, a, m, b: _score(n, a - 90, m, b)), _ANGLE_HINTS
+        ),
+        Variation(
+            "the weights do not sum to 1, the division is missing", _angles(_score, lambda s: s.exp()), _WEIGHT_HINTS
+        ),
+        Variation(
+            "the exponential is missing, scores are divided by their sum",
+            _angles(_score, lambda s: s / s.sum()),
+            _WEIGHT_HINTS,
+        ),
+        Variation(
+            "the softmax is missing, the weights are the scores", _angles(_score, lambda s: s.clone()), _WEIGHT_HINTS
+        ),
+        Variation(
+            "the weights are the softmax of the scores divided by the square root of 2",
+            _angles(_score, lambda s: (s / 2**0.5).softmax(0)),
+            _WEIGHT_HINTS,
+        ),
+        Variation(
+            "the scores are divided by the square root of 2, this exercise has no scale",
+            _angles(lambda *x: _score(*x) / 2**0.5),
+            _WEIGHT_HINTS,
+        ),
+        Variation("the two results are in the wrong order", _swapped(_angles(_score)), _ORDER_HINTS),
     ),
     hints=(
         "Work out one score by hand, then the weights: which of the two differs first?",
@@ -149,16 +180,26 @@ weights_and_output = Task(
         *faults.WEIGHTS,
         *faults.SOFTMAX_AXIS,
         *faults.LAYOUT,
-        Variation("the scores are returned in place of the weights, the output is right",
-                  lambda q, k, v: (faults.attention(q, k, v).scores, faults.right(q, k, v)[1]),
-                  ("Look at the return line.", "Return the weights that made the output.")),
-        Variation("the weights are right, but the output is the scores times the values",
-                  _other_out(lambda scores, weights, v: scores @ v), _OUT_HINTS),
-        Variation("the weights are right, but the output is the mean of the values",
-                  _other_out(lambda scores, weights, v: v.mean(1, keepdim=True).expand(
-                      -1, weights.shape[1], -1)), _OUT_HINTS),
-        Variation("the weights are right, but transposed when the output is made",
-                  _other_out(lambda scores, weights, v: weights.transpose(1, 2) @ v), _OUT_HINTS),
+        Variation(
+            "the scores are returned in place of the weights, the output is right",
+            lambda q, k, v: (faults.attention(q, k, v).scores, faults.right(q, k, v)[1]),
+            ("Look at the return line.", "Return the weights that made the output."),
+        ),
+        Variation(
+            "the weights are right, but the output is the scores times the values",
+            _other_out(lambda scores, weights, v: scores @ v),
+            _OUT_HINTS,
+        ),
+        Variation(
+            "the weights are right, but the output is the mean of the values",
+            _other_out(lambda scores, weights, v: v.mean(1, keepdim=True).expand(-1, weights.shape[1], -1)),
+            _OUT_HINTS,
+        ),
+        Variation(
+            "the weights are right, but transposed when the output is made",
+            _other_out(lambda scores, weights, v: weights.transpose(1, 2) @ v),
+            _OUT_HINTS,
+        ),
         Variation("the two results are in the wrong order", _swapped(faults.right), _ORDER_HINTS),
     ),
     hints=(

@@ -45,12 +45,11 @@ class Verdict:
         folded = ""
         for i, hint in reversed(list(enumerate(self.hints, 1))):
             folded = (
-                f'<details style="margin-top: 0.3em"><summary>Hint {i}</summary>'
-                f"{html.escape(hint)}{folded}</details>"
+                f'<details style="margin-top: 0.3em"><summary>Hint {i}</summary>{html.escape(hint)}{folded}</details>'
             )
         return (
             f'<div role="status" style="border-left: 5px solid {colour}; padding: 0.4em 0.8em; '
-            'color: var(--jp-ui-font-color1, inherit); '
+            "color: var(--jp-ui-font-color1, inherit); "
             'background: var(--jp-layout-color1, transparent)">'
             f'<div><span aria-hidden="true" style="color: {colour}; font-weight: bold">{symbol}'
             f"</span> <b>{word}</b>{head}</div>{evidence}{folded}</div>"

@@ -40,9 +40,7 @@ def place(position: Sequence[int], letters: Sequence[str]) -> str:
     return ", ".join(names) + " (counted from 0)"
 
 
-def shape_in_letters(
-    shape: Sequence[int], sizes: Mapping[str, int], expected: Sequence[str]
-) -> str:
+def shape_in_letters(shape: Sequence[int], sizes: Mapping[str, int], expected: Sequence[str]) -> str:
     """For example: (B, S, Dv) = (2, 5, 11). A size that is no letter's stays a number."""
     if not shape:
         return "(), a single number"

@@ -64,9 +64,7 @@ def compute(
 ) -> State:
     """Attend from one query to three keys in the plane: weights = softmax(q.k / temperature)."""
     q = _vector(q_angle, q_length)
-    keys = np.stack(
-        [_vector(a_angle, a_length), _vector(b_angle, b_length), _vector(c_angle, c_length)]
-    )
+    keys = np.stack([_vector(a_angle, a_length), _vector(b_angle, b_length), _vector(c_angle, c_length)])
     trace = attention(
         torch.from_numpy(q[None]),
         torch.from_numpy(keys),
@@ -103,11 +101,9 @@ def readout(state: State) -> Readout:
     """The numbers behind the picture, and whether the task is solved."""
     rows = [("key", "length", "cosine", "score", "weight")]
     for i, name in enumerate(KEYS):
-        cosine = "none" if np.isnan(state.cosines[i]) else f"{state.cosines[i]:+.2f}"
+        cosine = "none" if np.isnan(state.cosines[i]) else f"{state.cosines[i]:+z.2f}"
         length = np.hypot(*state.keys[i])
-        rows.append(
-            (name, f"{length:.2f}", cosine, f"{state.scores[i]:+.2f}", f"{state.weights[i]:.3f}")
-        )
+        rows.append((name, f"{length:.2f}", cosine, f"{state.scores[i]:+z.2f}", f"{state.weights[i]:.3f}"))
     return Readout(rows, _task(state))
 
 
@@ -165,16 +161,13 @@ def _task(state: State) -> str:
     worst, winner = int(state.cosines.argmin()), int(state.weights.argmax())
     solved = "solved" if worst == winner else "not solved"
     return (
-        f"Worst aligned: {KEYS[worst]}. Largest weight: {KEYS[winner]}. "
-        f"Task, let the worst aligned key win: {solved}."
+        f"Worst aligned: {KEYS[worst]}. Largest weight: {KEYS[winner]}. Task, let the worst aligned key win: {solved}."
     )
 
 
 def _lay_out(figure: Figure) -> SimpleNamespace:
     plane, weights, triangle = figure.subplots(1, 3, width_ratios=(3.2, 2, 2.6))
-    return SimpleNamespace(
-        **_lay_out_plane(plane), **_lay_out_weights(weights), **_lay_out_triangle(triangle)
-    )
+    return SimpleNamespace(**_lay_out_plane(plane), **_lay_out_weights(weights), **_lay_out_triangle(triangle))
 
 
 def _lay_out_plane(ax: Axes) -> dict[str, Any]:
@@ -219,9 +212,7 @@ def _label(ax: Axes, text: str, colour: str) -> Text:
 
 def _lay_out_weights(ax: Axes) -> dict[str, Any]:
     bars = ax.bar(KEYS, [0.0] * 3, color=COLOURS, animated=True)
-    numbers = [
-        ax.text(i, 0, "", ha="center", va="bottom", animated=True, zorder=6) for i in range(3)
-    ]
+    numbers = [ax.text(i, 0, "", ha="center", va="bottom", animated=True, zorder=6) for i in range(3)]
     ax.set(ylim=(0, 1.12), title="weights", xlabel="key")
     ax.grid(visible=False, axis="x")
     return {"bars": bars.patches, "numbers": numbers}

@@ -28,8 +28,7 @@ class Readout(NamedTuple):
     def text(self) -> str:
         """The readout as plain text."""
         widths = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-                 for row in self.rows]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in self.rows]
         return "\n".join([*lines, self.sentence])
 
     def html(self) -> str:
@@ -54,6 +53,14 @@ class Slider:
     step: float
     start: float
     digits: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a range that the steps do not fill, or a start outside it."""
+        steps = (self.high - self.low) / self.step
+        if steps < 1 or abs(steps - round(steps)) > 1e-6:
+            raise ValueError(f"{self.name}: steps of {self.step} must lead from low to high")
+        if not self.low <= self.start <= self.high:
+            raise ValueError(f"{self.name}: start must lie in [{self.low}, {self.high}]")
 
     def values(self) -> list[float]:
         """Every value that the slider can take."""
@@ -129,6 +136,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         """Build the panel and draw its first state; an error there is raised as it is."""
         self._compute, self._draw, self._readout = compute, draw, readout
         self.controls = {control.name: control.widget() for control in controls}
+        if len(self.controls) < len(controls):
+            raise ValueError("every control must have a name of its own")
         self._figure = plots.blank(size)
         self._painter = plots.Painter(self._figure)
 
@@ -154,9 +163,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             list(self.controls.values()),
             layout=widgets.Layout(grid_template_columns=columns, max_width=f"{width}px"),
         )
-        beside = widgets.HBox(
-            [self.picture, self.numbers], layout=widgets.Layout(flex_flow="row wrap")
-        )
+        beside = widgets.HBox([self.picture, self.numbers], layout=widgets.Layout(flex_flow="row wrap"))
         heading = widgets.HTML(f"<b>{html.escape(title)}</b>")
         super().__init__([heading, panel, self.error, beside])
 

@@ -5,4 +5,18 @@ from mha_course.plots.charts import bars, curves, heatmap
 from mha_course.plots.render import Painter, css_size, once, png
 from mha_course.plots.style import COLOURS, blank, figure
 
-__all__ = ["COLOURS", "Painter", "bars", "blank", "course", "css_size", "curves", "figure", "geometry", "heatmap", "once", "paths", "png"]
+__all__ = [
+    "COLOURS",
+    "Painter",
+    "bars",
+    "blank",
+    "course",
+    "css_size",
+    "curves",
+    "figure",
+    "geometry",
+    "heatmap",
+    "once",
+    "paths",
+    "png",
+]

@@ -44,7 +44,7 @@ def heatmap(
         The figure.
 
     Raises:
-        ValueError: matrices has fewer than two or more than three axes, or a list of labels or
+        ValueError: matrices holds no finite number, has fewer than two or more than three axes, or a list of labels or
             titles does not have as many entries as there are rows, columns or matrices.
     """
     data = np.asarray(matrices, dtype=float)
@@ -57,6 +57,8 @@ def heatmap(
         if labels is not None and len(labels) != count:
             raise ValueError(f"{name} must have {count} entries, got {len(labels)}")
     seen = data[np.isfinite(data)]  # the scale cannot hold -inf, the score of a hidden key
+    if seen.size == 0:
+        raise ValueError(f"matrices must hold a finite number, got {np.shape(matrices)}")
     low, high = limits if limits is not None else (seen.min(), seen.max())
     fig, axes = figure(1, n, size=size or (min(8, 1.2 + 3.4 * n), 3.6), squeeze=False)
     for i, ax in enumerate(axes[0]):
@@ -75,9 +77,7 @@ def heatmap(
     return fig
 
 
-def _ticks(
-    ax: Axes, T: int, S: int, queries: Sequence[str] | None, keys: Sequence[str] | None
-) -> None:
+def _ticks(ax: Axes, T: int, S: int, queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
     if keys is not None:
         ax.set_xticks(range(S), keys)
     elif S <= 12:
@@ -126,8 +126,10 @@ def curves(
         The figure.
 
     Raises:
-        ValueError: a curve or guide whose last axis does not have n entries.
+        ValueError: no curve; a curve or guide whose last axis does not have n entries.
     """
+    if not lines:
+        raise ValueError("lines must hold at least one curve")
     at = np.asarray(x, dtype=float)
     fig, ax = figure(size=size)
     for i, (label, values) in enumerate(lines.items()):
@@ -186,8 +188,10 @@ def bars(
         The figure.
 
     Raises:
-        ValueError: a group without exactly n values.
+        ValueError: no group; a group without exactly n values.
     """
+    if not groups:
+        raise ValueError("groups must hold at least one group of bars")
     fig, ax = figure(size=size)
     width = 0.8 / len(groups)
     for i, (label, values) in enumerate(groups.items()):

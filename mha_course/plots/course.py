@@ -64,9 +64,7 @@ def course_map(ready: Collection[int]) -> Figure:
     return fig
 
 
-def _box(
-    ax: Axes, x: float, y: float, number: str, title: str, colour: str, *, ready: bool
-) -> None:
+def _box(ax: Axes, x: float, y: float, number: str, title: str, colour: str, *, ready: bool) -> None:
     box = FancyBboxPatch(
         (x + 0.06, y - 0.38),
         0.88,

@@ -52,9 +52,7 @@ def _tokens(ax: Axes, n: int) -> None:
     ax.text(n - 1, 0, "?", ha="center", va="center", weight="bold", zorder=4)
 
 
-def _arrow(
-    ax: Axes, start: float, end: float, colour: str, *, width: float, bend: float, gap: float
-) -> None:
+def _arrow(ax: Axes, start: float, end: float, colour: str, *, width: float, bend: float, gap: float) -> None:
     ax.add_patch(
         FancyArrowPatch(
             (start, 0),

@@ -17,6 +17,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 12,
+    "font.family": "DejaVu Sans",  # matplotlib brings it along
     "font.size": 11,
     "grid.alpha": 0.35,
     "image.cmap": "viridis",

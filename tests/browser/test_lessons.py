@@ -1,0 +1,71 @@
+"""Every notebook in JupyterLab: read without a kernel, run, saved, closed and opened again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+NAMES = sorted(path.name for path in (Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+PICTURE_IS_THERE = "image => image.complete && image.naturalWidth > 100"
+
+
+def explorer_calls(path: Path) -> list[str]:
+    """The one-line sources of the cells that show an explorer."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [source for source in sources if source.startswith("explorers.")]
+
+
+def picture(output: Locator) -> Locator:
+    """The picture of an explorer's output, once it is loaded."""
+    image = output.locator("img").first
+    expect(image).to_be_visible(timeout=10_000)
+    assert image.evaluate(PICTURE_IS_THERE)
+    return image
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_without_a_kernel(open_notebook: Callable, name: str) -> None:
+    notebook = open_notebook(name)
+    for source in explorer_calls(notebook.path):
+        picture(notebook.output_of(source))
+    assert notebook.problems == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_and_keeps_its_pictures(open_notebook: Callable, name: str) -> None:
+    notebook = open_notebook(name)
+    notebook.run_all()
+    assert notebook.errors() == []
+    for source in explorer_calls(notebook.path):
+        picture(notebook.output_of(source).locator(".jupyter-widgets"))
+    notebook.command("docmanager:save")
+    assert notebook.problems == []
+    notebook.close(stop_kernel=True)
+
+    again = open_notebook(name)
+    for source in explorer_calls(again.path):
+        output = again.output_of(source)
+        picture(output)
+        expect(output).not_to_contain_text("model not found")
+        expect(output).not_to_contain_text("Error")
+    assert again.problems == []
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+@pytest.mark.parametrize("width", [1400, 900])
+def test_explorers_fit(open_notebook: Callable, theme: str, width: int) -> None:
+    notebook = open_notebook("02_geometry.ipynb", theme=theme, width=width)
+    notebook.run_all()
+    output = notebook.output_of("explorers.geometry()")
+    panel = output.locator(".jupyter-widgets").first
+    assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")
+    inside = panel.bounding_box()
+    for part in panel.locator("img, input, select, table, .noUi-target").all():
+        box = part.bounding_box()
+        assert box["x"] >= inside["x"] - 1
+        assert box["x"] + box["width"] <= inside["x"] + inside["width"] + 1
+    for label in panel.locator(".widget-label").all():
+        assert label.evaluate("label => label.scrollWidth <= label.clientWidth"), label.inner_text()

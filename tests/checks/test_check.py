@@ -1,0 +1,340 @@
+"""The interface of `check`: verdicts for stubs, exceptions, mutation; the same text every time."""
+
+import functools
+import random
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mha_course.checks import Verdict, check, engine, tasks, words
+from mha_course.checks.task import Case
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("softmax", "one_query", "batched_attention", "angles", "weights_and_output")
+TASKS = [engine._TASKS[name] for name in NAMES]
+STUB = "not attempted yet"
+
+
+def test_names():
+    assert tasks() == NAMES
+
+
+@pytest.mark.unchecked
+def test_bad_arguments():
+    known = "'nonsense'; there are softmax, one_query, batched_attention, angles, weights_and_output"
+    with pytest.raises(ValueError, match=known):
+        check("nonsense", print)
+    with pytest.raises(TypeError, match="fn must be a function, got Tensor"):
+        check("softmax", torch.zeros(1))
+
+
+@pytest.mark.parametrize("task", TASKS, ids=NAMES)
+class TestEveryTask:
+    def test_the_reference_is_right(self, task):
+        verdict = check(task.name, task.reference)
+        assert verdict == Verdict(True, None, verdict.evidence, ())
+
+    def test_every_variation_is_named_and_has_two_hints(self, task):
+        for variation in task.variations:
+            verdict = check(task.name, variation.fn)
+            assert (verdict.fault, verdict.hints) == (variation.fault, variation.hints)
+            assert len(verdict.hints) == 2
+
+    def test_variations_raise_only_where_the_fault_does(self, task):
+        for variation in task.variations:
+            raised = []
+            for case in task.cases():
+                sizes = case.sizes
+                try:
+                    variation.fn(*(x.clone() if torch.is_tensor(x) else x for x in case.inputs))
+                except (RuntimeError, ValueError):
+                    raised.append(True)
+                    # with T = S, or S = D for one query, the wrong product has the right shape
+                    assert sizes.get("T", sizes["D"]) != sizes["S"]
+            if raised:
+                assert "transposed" in variation.fault or "sum over the keys" in variation.fault
+
+    def test_sizes_are_primes_that_differ_but_in_one_case(self, task):
+        cases = task.cases()
+        for case in cases:
+            assert set(case.sizes.values()) <= {2, 3, 5, 7, 11, 13}
+        if "T" in cases[0].sizes:
+            assert [c.sizes["T"] == c.sizes["S"] for c in cases].count(True) == 1
+        assert any(len(set(case.sizes.values())) == len(case.sizes) for case in cases)
+
+    def test_hints_and_faults_read_well(self, task):
+        said = [text for v in task.variations for text in (v.fault, *v.hints)] + [*task.hints]
+        for text in said:
+            assert "!" not in text
+            assert text.isascii()
+        for variation in task.variations:
+            assert variation.fault[0].islower()
+            assert not variation.fault.endswith(".")
+            assert all(hint[-1] in ".?" for hint in variation.hints)
+
+    def test_a_stub_is_not_attempted(self, task):
+        def bare(*_):
+            raise NotImplementedError
+
+        def told(*_):
+            raise NotImplementedError("your turn")
+
+        for stub in (bare, told):
+            verdict = check(task.name, stub)
+            assert (verdict.ok, verdict.fault, verdict.hints) == (False, STUB, ())
+            assert repr(verdict) == "Not attempted yet.\nThe function raises NotImplementedError."
+
+    def test_a_check_answers_at_once(self, task):
+        start = time.perf_counter()
+        check(task.name, lambda *inputs: inputs[-1] + 1e-5)
+        assert time.perf_counter() - start < 2
+
+    def test_inputs_are_fresh_in_every_check_and_call(self, task):
+        kept = []
+
+        def spoils(*inputs):
+            kept.extend(inputs)
+            for x in inputs:
+                if not isinstance(x, float):
+                    x[...] = 7
+            return task.reference(*inputs)
+
+        assert not check(task.name, spoils)
+        assert check(task.name, task.reference)
+
+
+def right(q, k, v):
+    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def test_a_verdict_is_true_when_right():
+    assert check("batched_attention", right)
+    assert not check("batched_attention", lambda q, k, v: v)
+
+
+def test_a_helper_that_is_a_stub_is_not_attempted_either():
+    def helper(x):
+        raise NotImplementedError
+
+    assert check("softmax", lambda x: helper(x)).fault == STUB
+
+
+def test_an_operation_that_pytorch_lacks_is_no_stub():
+    def lacks(scores):
+        return torch.ops.aten._fused_sdp_choice.default(scores.to_sparse(), scores, scores)
+
+    assert check("softmax", lacks).fault.startswith("it raises NotImplementedError: Could not run")
+    verdict = check("softmax", lambda scores: scores.to("meta").cpu())  # raised by C++ in our line
+    assert verdict.fault.startswith("it raises NotImplementedError: Cannot copy")
+    module = torch.nn.Module()  # no forward: raised by torch's own Python code
+    assert check("softmax", module).fault.startswith("it raises NotImplementedError: Module")
+
+
+def test_an_exception_is_named_with_its_line_and_sizes():
+    def broken(q, k, v):
+        scores = q @ k.mT
+        scores = scores / 0
+        raise ValueError("first line\nsecond line")
+
+    verdict = check("batched_attention", broken)
+    assert verdict.fault == "it raises ValueError: first line"
+    assert verdict.evidence == (
+        'line 4 of broken: raise ValueError("first line\\nsecond line"), case 1 (B, T, S, D, Dv = 2, 3, 5, 7, 11)'
+    )
+
+
+def test_the_line_is_the_learners_not_that_of_a_library():
+    def broken(scores):
+        return torch.nn.functional.softmax(scores, dim=5)
+
+    seen = check("softmax", broken).evidence
+    assert seen.startswith("line 2 of broken: return torch.nn.functional.softmax(scores, dim=5), ")
+
+
+def test_the_line_lies_in_the_helper_that_fails():
+    def helper(x):
+        return x.nonsense
+
+    def broken(scores):
+        return helper(scores)
+
+    assert check("softmax", broken).evidence.startswith("line 2 of helper: return x.nonsense")
+
+
+class Callable:
+    def __call__(self, scores):
+        return scores.nonsense
+
+
+@pytest.mark.parametrize("wrap", [Callable(), functools.partial(Callable.__call__, None)])
+def test_the_line_is_found_in_objects_and_partials(wrap):
+    assert check("softmax", wrap).evidence.startswith("line 2 of __call__")
+
+
+def test_a_function_without_python_code_has_no_line():
+    verdict = check("batched_attention", torch.bmm)
+    assert verdict.fault == "it cannot be called as fn(q, k, v)"
+    verdict = check("softmax", torch.det)
+    assert verdict.fault.startswith("it raises RuntimeError: linalg.det")
+    assert verdict.evidence == "case 1 (T, S = 3, 5)"
+
+
+def test_an_error_without_text_and_addresses():
+    def silent(scores):
+        raise AssertionError
+
+    assert check("softmax", silent).fault == "it raises AssertionError"
+
+    def address(scores):
+        raise ValueError(f"{object()} is odd.")
+
+    assert check("softmax", address).fault == ("it raises ValueError: <object object at 0x...> is odd")
+
+
+def test_other_arguments_are_named():
+    verdict = check("batched_attention", lambda q, k: q)
+    assert verdict.fault == "it cannot be called as fn(q, k, v)"
+    assert "takes 2 positional arguments but 3 were given" in verdict.evidence
+    # a TypeError from inside is not that
+    verdict = check("batched_attention", lambda q, k, v: len(3))
+    assert verdict.fault.startswith("it raises TypeError: object of type 'int'")
+
+
+def test_an_interrupt_passes_through_and_random_states_are_restored():
+    def interrupted(scores):
+        torch.rand(3)
+        raise KeyboardInterrupt
+
+    before = torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        check("softmax", interrupted)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_right_result_with_changed_inputs_is_a_fault():
+    def scales_in_place(q, k, v):
+        q /= q.shape[-1] ** 0.5
+        return (q @ k.mT).softmax(-1) @ v
+
+    verdict = check("batched_attention", scales_in_place)
+    assert verdict.fault == "it changes its input q in place"
+    assert len(verdict.hints) == 2
+
+    def numpy_in_place(q, keys, values):
+        keys *= len(q) ** -0.5
+        values *= np.exp(keys @ q)[:, None]
+        return values.sum(0) / np.exp(keys @ q).sum()
+
+    assert check("one_query", numpy_in_place).fault == "it changes its input keys, values in place"
+
+
+def test_a_named_fault_comes_before_the_change_of_an_input():
+    def both(q, k, v):
+        k += 0
+        out = (q @ k.mT).softmax(-1) @ v
+        v.zero_()
+        return out
+
+    verdict = check("batched_attention", both)
+    assert verdict.fault == "the scores are not scaled"
+    assert verdict.evidence.endswith("; also, it changes its input v in place")
+
+
+def test_a_result_that_is_an_input_written_later_does_not_matter():
+    def reuses(scores):
+        return scores.copy_(scores.softmax(1))
+
+    assert check("softmax", reuses).fault == "it changes its input scores in place"
+
+
+def test_global_random_states_are_untouched():
+    def draws(q, k, v):
+        noise = random.random() + np.random.rand()  # noqa: NPY002
+        return noise + torch.rand_like(v[:, :1].expand(-1, q.shape[1], -1))
+
+    torch.manual_seed(3)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+    first = check("batched_attention", draws)
+    after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # noqa: NPY002
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+    torch.rand(5), random.random(), np.random.rand()  # noqa: NPY002
+    assert check("batched_attention", draws) == first, "a solution that draws has one verdict"
+
+
+def test_warnings_of_a_solution_are_not_its_verdict():
+    def warns(scores):
+        warnings.warn("deprecated", stacklevel=1)
+        return scores.softmax(-1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert check("softmax", warns)
+    with pytest.warns(UserWarning, match="still"):
+        warnings.warn("still", stacklevel=1)
+
+
+def test_the_first_of_equally_large_differences_is_named():
+    def two_off(q, k, v):
+        out = right(q, k, v)
+        out[0, 1, 3] += 0.5 - 1e-13
+        out[1, 2, 4] += 0.5
+        return out
+
+    assert check("batched_attention", two_off).evidence == (
+        "largest difference 0.50 in out, sample 0, query 1, feature 3 (counted from 0), "
+        "case 1 (B, T, S, D, Dv = 2, 3, 5, 7, 11)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (2e-6, "less than 0.001"),
+        (0.00123, "0.0012"),
+        (0.125 - 1e-14, "0.13"),
+        (0.125 + 1e-14, "0.13"),
+        (0.834, "0.83"),
+        (9.96, "10.0"),
+        (12.4, "12"),
+        (123.4, "123"),
+        (1e5, "more than 1000"),
+    ],
+)
+def test_numbers_have_two_stable_digits(x, text):
+    assert words.number(x) == text
+
+
+def test_a_shape_uses_the_letter_that_is_expected_there():
+    sizes = {"T": 5, "S": 5}
+    assert words.shape_in_letters((5, 5), sizes, ("T", "S")) == "(T, S) = (5, 5)"
+    assert words.shape_in_letters((5, 5, 5), sizes, ("T", "S")) == "(T, S, T) = (5, 5, 5)"
+    assert words.case_sizes(1, Case(sizes, ())) == "case 2 (T, S = 5, 5)"
+
+
+PROGRAM = """
+from mha_course.checks import check, engine
+for task in engine._TASKS.values():
+    for fn in (task.reference, *(v.fn for v in task.variations), lambda *x: x[-1]):
+        verdict = check(task.name, fn)
+        print(verdict, verdict._repr_html_(), sep="\\n")
+"""
+
+
+def test_text_is_the_same_again_and_with_other_instructions(monkeypatch):
+    said = []
+    for capability in (None, "default"):
+        if capability is not None:
+            monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
+            monkeypatch.setenv("MKL_ENABLE_INSTRUCTIONS", "SSE4_2")
+            monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        program = [sys.executable, "-c", PROGRAM]
+        said.append(subprocess.run(program, cwd=ROOT, capture_output=True, check=True).stdout)
+    assert said[0] == said[1]
+    assert said[0].count(b"Largest difference") > 60
