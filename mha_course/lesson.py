@@ -45,9 +45,10 @@ def start(seed: int = 0) -> None:
 
 
 class Prediction:
-    """A question with options, shown as radio buttons, and the reader's choice.
+    """A question with options, shown as buttons, and the reader's choice.
 
-    Without a kernel it reads as plain text.
+    Without a kernel it reads as plain text. They are buttons, not radio buttons, since JupyterLab
+    keeps the arrow keys for itself.
     """
 
     def __init__(self, question: str, options: Sequence[str]) -> None:
@@ -59,7 +60,7 @@ class Prediction:
         if len(options) < 2 or len(set(options)) < len(options):
             raise ValueError(f"options must be two or more different strings, got {options!r}")
         self.question, self.options = question, tuple(options)
-        self._buttons = widgets.RadioButtons(options=self.options, index=None, layout=widgets.Layout(width="auto"))
+        self._buttons = widgets.ToggleButtons(options=self.options, index=None, style={"button_width": "auto"})
 
     @property
     def choice(self) -> str | None:

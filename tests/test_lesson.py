@@ -93,7 +93,7 @@ def test_prediction_reads_as_text_and_as_radio_buttons() -> None:
     assert set(bundle) == {"text/plain", VIEW}
     question, buttons = live(bundle).children
     assert question.value == "<b>Predict.</b> Which one?"
-    assert isinstance(buttons, widgets.RadioButtons)
+    assert isinstance(buttons, widgets.ToggleButtons)
     assert (buttons.options, buttons.value) == (("left", "right"), None)
 
 

@@ -95,13 +95,12 @@ class Choice:
         return list(self.options)
 
     def widget(self) -> widgets.Widget:
-        """The ipywidgets dropdown."""
-        return widgets.Dropdown(
+        """A row of buttons: JupyterLab keeps a list's arrow keys for itself, so no keyboard could move it."""
+        return widgets.ToggleButtons(
             options=self.options,
             value=self.start,
             description=self.label,
-            style={"description_width": "9em"},
-            layout=widgets.Layout(width="auto"),
+            style={"description_width": "9em", "button_width": "auto"},
         )
 
 
@@ -150,7 +149,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             format="png",
             width=width,
             height=height,
-            layout=widgets.Layout(max_width="100%", height="auto"),
+            layout=widgets.Layout(max_width="100%", height="auto", margin="0"),
         )
         # No tooltip: ipywidgets 8.1 cannot show an Image that has one.
         self.numbers = widgets.HTML(numbers.html(), layout=widgets.Layout(flex="1 1 18em"))

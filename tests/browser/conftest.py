@@ -148,21 +148,37 @@ class Notebook:
         """The notebook's file."""
         return self.lab.folder / self.name
 
+    def sources(self) -> list[str]:
+        """The sources of all cells."""
+        sources: list[str] = self.page.evaluate(
+            """() => [...window.jupyterapp.shell.currentWidget.content.model.cells]
+                .map(cell => cell.sharedModel.getSource())"""
+        )
+        return sources
+
+    def go_to(self, source: str) -> int:
+        """Make the cell with exactly this source the active one, in sight; return its index."""
+        index = self.sources().index(source)
+        self.page.evaluate(
+            """async index => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                notebook.activeCellIndex = index;
+                await notebook.scrollToItem(index, 'start');
+            }""",
+            index,
+        )
+        return index
+
     def output_of(self, source: str) -> Locator:
         """Scroll to the cell with exactly this source and return its output area."""
-        index: int = self.page.evaluate(
-            """async source => {
-                const notebook = window.jupyterapp.shell.currentWidget.content;
-                const index = notebook.widgets.findIndex(
-                    cell => cell.model.sharedModel.getSource() === source);
-                await notebook.scrollToItem(index, 'start');
-                return index;
-            }""",
-            source,
-        )
-        assert index >= 0, f"no cell reads {source!r}"
+        index = self.go_to(source)
         cell = self.page.locator(f".jp-Cell[data-windowed-list-index='{index}']")
         return cell.locator(".jp-Cell-outputWrapper")
+
+    def run(self, source: str) -> None:
+        """Run the cell with exactly this source."""
+        self.go_to(source)
+        self.command("notebook:run-cell")
 
     def errors(self) -> list[str]:
         """Names and messages of the errors in the cells' outputs."""

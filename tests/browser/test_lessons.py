@@ -63,9 +63,23 @@ def test_explorers_fit(open_notebook: Callable, theme: str, width: int) -> None:
     panel = output.locator(".jupyter-widgets").first
     assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")
     inside = panel.bounding_box()
-    for part in panel.locator("img, input, select, table, .noUi-target").all():
+    for part in panel.locator("img, button, table, .noUi-target").all():
         box = part.bounding_box()
         assert box["x"] >= inside["x"] - 1
         assert box["x"] + box["width"] <= inside["x"] + inside["width"] + 1
     for label in panel.locator(".widget-label").all():
         assert label.evaluate("label => label.scrollWidth <= label.clientWidth"), label.inner_text()
+
+
+def test_a_prediction_by_keyboard(open_notebook: Callable) -> None:
+    notebook = open_notebook("02_geometry.ipynb")
+    notebook.run_all()
+    source = next(s for s in notebook.sources() if s.startswith("guess_key = predict("))
+    option = notebook.output_of(source).get_by_role("button", name="A wins")
+    option.focus()
+    option.press("Enter")
+    answer = next(s for s in notebook.sources() if s.rstrip().splitlines()[-1].startswith("guess_key.reveal("))
+    output = notebook.output_of(answer)
+    expect(output).to_contain_text("no choice made. Measured: 0.62")
+    notebook.run(answer)
+    expect(output).to_contain_text("about 0.6: A wins. Measured: 0.62")
