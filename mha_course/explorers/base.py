@@ -96,12 +96,14 @@ class Choice:
 
     def widget(self) -> widgets.Widget:
         """A row of buttons: JupyterLab keeps a list's arrow keys for itself, so no keyboard could move it."""
-        return widgets.ToggleButtons(
+        buttons = widgets.ToggleButtons(
             options=self.options,
             value=self.start,
             description=self.label,
             style={"description_width": "9em", "button_width": "auto"},
         )
+        buttons.add_class("widget-inline-hbox")  # its label beside it, as a slider's is
+        return buttons
 
 
 Control = Slider | Choice
