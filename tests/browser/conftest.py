@@ -100,17 +100,16 @@ def browser() -> Iterator[Browser]:
 class Notebook:
     """One notebook, open in JupyterLab."""
 
-    def __init__(self, page: Page, lab: Lab, name: str, *, theme: str, width: int) -> None:
+    def __init__(self, page: Page, lab: Lab, name: str) -> None:
         """Open the notebook alone, in single-document mode, and wait until it is drawn."""
         self.page, self.lab, self.name = page, lab, name
         self.problems: list[str] = []
         page.on("console", self._note)
         page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
-        page.set_viewport_size({"width": width, "height": 1000})
+        page.set_viewport_size({"width": 1400, "height": 1000})
         page.goto(f"{lab.url}/doc/tree/{name}?reset&token={TOKEN}")
         page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
         page.evaluate("async () => { await window.jupyterapp.restored; }")
-        self.command("apputils:change-theme", {"theme": f"JupyterLab {theme}"})
         page.wait_for_selector(".jp-Notebook .jp-RenderedMarkdown h1", timeout=60_000)
 
     def _note(self, message: object) -> None:
@@ -123,6 +122,12 @@ class Notebook:
             "async ([name, args]) => { await window.jupyterapp.commands.execute(name, args); }",
             [name, arguments or {}],
         )
+
+    def look(self, theme: str, width: int) -> None:
+        """Change to the Light or the Dark theme and to a width in pixels."""
+        self.command("apputils:change-theme", {"theme": f"JupyterLab {theme}"})
+        self.page.set_viewport_size({"width": width, "height": 1000})
+        self.page.wait_for_timeout(500)
 
     def run_all(self) -> None:
         """Run every cell, as the menu does once a kernel is there, and wait for the last one."""
@@ -202,15 +207,20 @@ class Notebook:
         self.page.close()
 
 
+def take(lab: Lab, name: str) -> None:
+    """Put a fresh copy of a notebook into the folder that JupyterLab serves."""
+    shutil.copy(ROOT / "notebooks" / name, lab.folder / name)
+
+
 @pytest.fixture
 def open_notebook(lab: Lab, browser: Browser) -> Iterator[Callable[..., Notebook]]:
-    """A function that opens a fresh copy of a notebook, or the same one again."""
+    """A function that opens a fresh copy of a notebook, or the one that is there again."""
     opened: list[Notebook] = []
 
-    def open_one(name: str, *, theme: str = "Light", width: int = 1400) -> Notebook:
-        if name not in {notebook.name for notebook in opened}:
-            shutil.copy(ROOT / "notebooks" / name, lab.folder / name)
-        opened.append(Notebook(browser.new_page(), lab, name, theme=theme, width=width))
+    def open_one(name: str, *, again: bool = False) -> Notebook:
+        if not again:
+            take(lab, name)
+        opened.append(Notebook(browser.new_page(), lab, name))
         return opened[-1]
 
     yield open_one

@@ -1,23 +1,38 @@
 """The explorer `geometry`, moved by mouse and keyboard: picture and numbers follow."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from mha_course.explorers import _geometry as geometry
+from tests.browser.conftest import Lab, Notebook, take
 
 START = {control.name: control.start for control in geometry.CONTROLS}
 
 
-@pytest.fixture
-def panel(open_notebook: Callable) -> Iterator[Locator]:
-    """The explorer's panel in a running notebook."""
-    notebook = open_notebook("02_geometry.ipynb")
+SOURCE = "explorers.geometry()"
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: Lab, browser: Browser) -> Iterator[Notebook]:
+    """The notebook of the explorer, run once for all tests."""
+    take(lab, "02_geometry.ipynb")
+    notebook = Notebook(browser.new_page(), lab, "02_geometry.ipynb")
     notebook.run_all()
-    yield notebook.output_of("explorers.geometry()").locator(".jupyter-widgets").first
+    yield notebook
     assert notebook.errors() == []
     assert notebook.problems == []
+    notebook.close(stop_kernel=True)
+
+
+@pytest.fixture
+def panel(notebook: Notebook) -> Locator:
+    """The explorer's panel in its first state: its cell is run anew for each test."""
+    notebook.run(SOURCE)
+    panel = notebook.output_of(SOURCE).locator(".jupyter-widgets").first
+    expect_weights(panel, weights())
+    return panel
 
 
 def weights(**moved: object) -> list[str]:

@@ -45,7 +45,7 @@ def test_runs_and_keeps_its_pictures(open_notebook: Callable, name: str) -> None
     assert notebook.problems == []
     notebook.close(stop_kernel=True)
 
-    again = open_notebook(name)
+    again = open_notebook(name, again=True)
     for source in explorer_calls(again.path):
         output = again.output_of(source)
         picture(output)
@@ -54,21 +54,22 @@ def test_runs_and_keeps_its_pictures(open_notebook: Callable, name: str) -> None
     assert again.problems == []
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
-@pytest.mark.parametrize("width", [1400, 900])
-def test_explorers_fit(open_notebook: Callable, theme: str, width: int) -> None:
-    notebook = open_notebook("02_geometry.ipynb", theme=theme, width=width)
+def test_explorers_fit(open_notebook: Callable) -> None:
+    notebook = open_notebook("02_geometry.ipynb")
     notebook.run_all()
-    output = notebook.output_of("explorers.geometry()")
-    panel = output.locator(".jupyter-widgets").first
-    assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")
-    inside = panel.bounding_box()
-    for part in panel.locator("img, button, table, .noUi-target").all():
-        box = part.bounding_box()
-        assert box["x"] >= inside["x"] - 1
-        assert box["x"] + box["width"] <= inside["x"] + inside["width"] + 1
-    for label in panel.locator(".widget-label").all():
-        assert label.evaluate("label => label.scrollWidth <= label.clientWidth"), label.inner_text()
+    for theme, width in (("Light", 1400), ("Dark", 1400), ("Dark", 900), ("Light", 900)):
+        notebook.look(theme, width)
+        panel = notebook.output_of("explorers.geometry()").locator(".jupyter-widgets").first
+        assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth + 1")
+        inside = panel.bounding_box()
+        parts = panel.locator("img, button, table, .noUi-target").all()
+        assert len(parts) >= 10
+        for part in parts:
+            box = part.bounding_box()
+            assert box["x"] >= inside["x"] - 1
+            assert box["x"] + box["width"] <= inside["x"] + inside["width"] + 1
+        for label in panel.locator(".widget-label").all():
+            assert label.evaluate("label => label.scrollWidth <= label.clientWidth"), label.inner_text()
 
 
 def test_a_prediction_by_keyboard(open_notebook: Callable) -> None:

@@ -108,14 +108,14 @@ def test_slider_widget_carries_every_field() -> None:
 def test_choice_widget_carries_every_field() -> None:
     choice = Choice("kind", "the sign", ("plus", "minus"), "minus")
     widget = choice.widget()
-    assert isinstance(widget, widgets.Dropdown)
+    assert isinstance(widget, widgets.ToggleButtons)
     assert (widget.options, widget.value, widget.description) == (("plus", "minus"), "minus", "the sign")
     assert choice.values() == ["plus", "minus"]
 
 
 def test_controls_are_all_in_the_panel_in_order(explorer: Explorer) -> None:
     assert list(explorer.controls) == ["x", "kind"]
-    shown = [w for w in all_widgets(explorer) if isinstance(w, widgets.FloatSlider | widgets.Dropdown)]
+    shown = [w for w in all_widgets(explorer) if isinstance(w, widgets.FloatSlider | widgets.ToggleButtons)]
     assert shown == list(explorer.controls.values())
     for part in (explorer.picture, explorer.numbers, explorer.error):
         assert part in all_widgets(explorer)

@@ -27,10 +27,10 @@ def test_twice_in_one_kernel(name: str) -> None:
     assert [first[i] for i in compared] == [second[i] for i in compared]
 
 
-def printed(cell: nbformat.NotebookNode) -> list[str]:
-    """The texts of a cell's outputs."""
+def printed(cell: nbformat.NotebookNode) -> str:
+    """The texts of a cell's outputs, in one: a stream may come in one piece or in several."""
     outputs = cell.get("outputs", [])
-    return [output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in outputs]
+    return "".join(o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in outputs)
 
 
 @contextmanager
