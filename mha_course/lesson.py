@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import ipywidgets as widgets
 import torch
+from IPython.core.getipython import get_ipython
 from IPython.display import display
 from matplotlib.figure import Figure
 
@@ -194,7 +195,7 @@ def progress(steps: Iterable[T], label: str, total: int | None = None) -> Iterat
         total: number of steps; len(steps) if None.
 
     Returns:
-        An iterator over the same steps. The bar turns red and stays when the loop is left early,
+        An iterator over the same steps. The bar turns red when the cell ends before the loop does,
         by an error, by a break or by an interrupted kernel.
 
     Raises:
@@ -217,13 +218,24 @@ def _advance(steps: Iterable[T], label: str, total: int) -> Iterator[T]:
     count = widgets.Label(f"0 of {total} {label}")
     display(_live(widgets.HBox([bar, count]), f"{total} {label}"), raw=True)
     finished = False
+
+    def mark(*_: Any) -> None:
+        bar.bar_style = "success" if finished else "danger"
+
+    # An error or an interrupt in the loop's body does not reach this generator, and its traceback
+    # keeps it alive: the end of the cell is the moment to look.
+    shell = get_ipython()
+    if shell is not None:
+        shell.events.register("post_run_cell", mark)
     try:
         for done, step in enumerate(steps, 1):
             yield step
             bar.value, count.value = done, f"{done} of {total} {label}"
         finished = True
     finally:
-        bar.bar_style = "success" if finished else "danger"
+        mark()
+        if shell is not None:
+            shell.events.unregister("post_run_cell", mark)
 
 
 def _live(widget: widgets.Widget, text: str) -> Bundle:

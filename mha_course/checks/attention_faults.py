@@ -22,14 +22,19 @@ def right(q: Array, k: Array, v: Array) -> Pair:
     return weights, out
 
 
-def _scaled(factor: Callable[[int, int, int], float]) -> Callable[[Array, Array, Array], Pair]:
-    """Attention with another factor on the scores, computed from D, S and Dv."""
+def _scaled(factor: Callable[[Array, Array, Array], float]) -> Callable[[Array, Array, Array], Pair]:
+    """Attention with another factor on the scores, computed from q, k and v."""
+    return lambda q, k, v: attention(q, k, v, scale=factor(q, k, v))[1:]
 
-    def fn(q: Array, k: Array, v: Array) -> Pair:
-        scale = factor(q.shape[-1], k.shape[-2], v.shape[-1])
-        return attention(q, k, v, scale=scale)[1:]
 
-    return fn
+def _scaled_late(q: Array, k: Array, v: Array) -> Pair:
+    weights = attention(q, k, v, scale=1.0).weights / math.sqrt(q.shape[-1])
+    return weights, weights @ v
+
+
+def _out_scaled(q: Array, k: Array, v: Array) -> Pair:
+    weights, out = attention(q, k, v, scale=1.0)[1:]
+    return weights, out / math.sqrt(q.shape[-1])
 
 
 def _weighted(to_weights: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Pair]:
@@ -59,57 +64,105 @@ def transposed_scores(q: Array, k: Array, v: Array) -> Pair:
     return weights, weights @ v
 
 
-_SCALE_HINTS = (
-    "Look at the number that the scores are divided by.",
-    "It depends on the width D of queries and keys alone: the standard deviation of q.k.",
+_DIVIDE = "Divide the scores by the root of D, the width of the queries and keys."
+_DIVISOR_HINTS = ("Look at the number that the scores are divided by.", _DIVIDE)
+_SIZE_HINTS = ("Look at the number that the scores are divided by: which size is under the root?", _DIVIDE)
+_FIXED_HINTS = (
+    "Look at the number that the scores are divided by: does it follow when the width changes?",
+    "Divide by the root of D, the width of the queries and keys, and read D from a shape.",
+)
+_LATE_HINTS = (
+    "Sum the weights that one query gives: they should give 1, whatever D is.",
+    "Divide the scores, before the softmax, by the root of D, the width of the queries and keys.",
 )
 _SOFTMAX_HINTS = (
     "Sum your weights over each axis in turn: which sums are 1, which should be?",
     "The keys of one query share 1. Name that axis of the scores, the last one, in the softmax.",
 )
-_WEIGHTS_HINTS = (
-    "Look at the step from scores to weights: are they positive, do a query's sum to 1?",
-    "Use softmax over the keys: exponentials, divided by their sum.",
-)
-_BATCH_HINTS = (
-    "Change one sample of the input: the other samples' results must stay as they are.",
-    "Keep the batch axis in front in every product, and never sum over it.",
-)
+_CHANGE_A_SAMPLE = "Change one sample of the input: the other samples' results must stay as they are."
 
 
 def _softmax_hints(fault: str, axis: int) -> Variation:
     return Variation(fault, _weighted(lambda s: s.softmax(axis)), _SOFTMAX_HINTS)
 
 
+def _fixed(divisor: float, text: str) -> Variation:
+    fault = f"the scores are divided by {text}, whatever D is"
+    return Variation(fault, _scaled(lambda q, k, v: 1 / divisor), _FIXED_HINTS)
+
+
 SCALE = (
-    Variation("the scores are not scaled", _scaled(lambda D, S, Dv: 1.0), _SCALE_HINTS),
-    Variation("the scores are divided by D, not by its square root", _scaled(lambda D, S, Dv: 1 / D), _SCALE_HINTS),
+    Variation(
+        "the scores are not scaled",
+        _scaled(lambda q, k, v: 1.0),
+        (
+            "Look at what happens between the dot products and the softmax: a step is missing there.",
+            _DIVIDE,
+        ),
+    ),
+    Variation(
+        "the scores are divided by D, not by its square root", _scaled(lambda q, k, v: 1 / q.shape[-1]), _DIVISOR_HINTS
+    ),
     Variation(
         "the scores are multiplied by the square root of D, not divided by it",
-        _scaled(lambda D, S, Dv: math.sqrt(D)),
-        _SCALE_HINTS,
+        _scaled(lambda q, k, v: math.sqrt(q.shape[-1])),
+        ("Do the scores become smaller by the scale, or larger?", _DIVIDE),
     ),
     Variation(
         "the scores are divided by the square root of the number of keys, not of D",
-        _scaled(lambda D, S, Dv: 1 / math.sqrt(S)),
-        _SCALE_HINTS,
+        _scaled(lambda q, k, v: 1 / math.sqrt(k.shape[-2])),
+        _SIZE_HINTS,
     ),
     Variation(
         "the scores are divided by the square root of Dv, the width of the values, not of D",
-        _scaled(lambda D, S, Dv: 1 / math.sqrt(Dv)),
-        _SCALE_HINTS,
+        _scaled(lambda q, k, v: 1 / math.sqrt(v.shape[-1])),
+        _SIZE_HINTS,
     ),
+    _fixed(math.sqrt(2), "the square root of 2"),
+    _fixed(2, "2, the square root of 4"),
+    _fixed(4, "4"),
+    _fixed(8, "8, the square root of 64"),
+    Variation("the division by the square root of D comes after the softmax, not before it", _scaled_late, _LATE_HINTS),
+)
+
+# For a batch alone: one query has no T.
+SCALE_BY_T = Variation(
+    "the scores are divided by the square root of T, the number of queries, not of D",
+    _scaled(lambda q, k, v: 1 / math.sqrt(q.shape[-2])),
+    _SIZE_HINTS,
+)
+
+# For an exercise that returns the weights too: a fault of the output alone is told apart.
+OUT_SCALED = Variation(
+    "the output is divided by the square root of D, the scores are not",
+    _out_scaled,
+    ("Look at the step that divides by the root of D: what is divided there?", _LATE_HINTS[1]),
 )
 
 WEIGHTS = (
-    Variation("the softmax is missing, the scores are used as weights", _weighted(lambda s: s), _WEIGHTS_HINTS),
+    Variation(
+        "the softmax is missing, the scores are used as weights",
+        _weighted(lambda s: s),
+        (
+            "Sum the numbers that the values are multiplied with, and look for negative ones.",
+            "Take the softmax of the scores over the keys: exponentials, divided by their sum.",
+        ),
+    ),
     Variation(
         "the exponential is missing, scores are divided by their sum",
         _weighted(lambda s: s / s.sum(-1, keepdim=True)),
-        _WEIGHTS_HINTS,
+        (
+            "Look for negative weights: which step should make every weight positive?",
+            "Take the exponential of the scores before you divide by the sum.",
+        ),
     ),
     Variation(
-        "the weights of a query do not sum to 1, the division is missing", _weighted(lambda s: s.exp()), _WEIGHTS_HINTS
+        "the weights of a query do not sum to 1, the division is missing",
+        _weighted(lambda s: s.exp()),
+        (
+            "Sum the weights that one query gives: what should come out?",
+            "Divide the exponentials by their sum over the keys.",
+        ),
     ),
     Variation(
         "the best key takes all, an arg max instead of an average",
@@ -143,11 +196,15 @@ LAYOUT = (
             "Swap two axes, which reshape and view do not.",
         ),
     ),
-    Variation("queries attend to the keys of every sample, across the batch", _over_all_keys, _BATCH_HINTS),
+    Variation(
+        "queries attend to the keys of every sample, across the batch",
+        _over_all_keys,
+        (_CHANGE_A_SAMPLE, "Keep the batch axis in front in every product, and never sum over it."),
+    ),
     Variation(
         "every sample attends to the keys and values of the first sample",
         lambda q, k, v: right(q, k[:1].expand_as(k), v[:1].expand_as(v)),
-        _BATCH_HINTS,
+        (_CHANGE_A_SAMPLE, "Look for an index 0 or a slice :1, and let every sample use its own keys and values."),
     ),
 )
 

@@ -1,11 +1,13 @@
 """Call a solution on a copy of the inputs, and read what comes back."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from mha_course.checks.task import Case, Task
 
@@ -43,6 +45,24 @@ def call(task: Task, fn: Callable[..., Any], case: Case) -> Outcome:
     if isinstance(results, Problem):
         return Outcome(unreadable=results, changed=changed)
     return Outcome(results, changed=changed)
+
+
+class _Transposes(TorchFunctionMode):
+    """Notes whether x.T was taken of a tensor with three axes or more."""
+
+    reverses = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == torch.Tensor.T.__get__:  # type: ignore[attr-defined]
+            self.reverses |= args[0].ndim > 2
+        return func(*args, **(kwargs or {}))
+
+
+def reverses_axes(fn: Callable[..., Any], case: Case) -> bool:
+    """Call fn once more, and see whether it takes x.T of more than two axes."""
+    with _Transposes() as seen, suppress(Exception):
+        fn(*map(_copy, case.inputs))
+    return seen.reverses
 
 
 def _copy(x: Any) -> Any:
@@ -97,9 +117,18 @@ def _unreadable(fault: str, wanted: str) -> Problem:
     return Problem(fault, f"expected {wanted}", ("Look at the return line.", f"Return {wanted}."))
 
 
+def _is_pair(x: Any) -> bool:
+    """Whether x is what x.max(dim) returns."""
+    return type(x).__module__ == "torch.return_types" and len(x) == 2
+
+
 def _type(x: Any) -> str:
+    if _is_pair(x):
+        return "pair (values, indices)"
     return "NumPy array" if isinstance(x, np.ndarray) else type(x).__name__
 
 
 def _count(x: tuple[Any, ...] | list[Any]) -> str:
+    if _is_pair(x):
+        return "pair (values, indices)"
     return f"{'list' if isinstance(x, list) else 'tuple'} of {len(x)}"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from mha_course.checks import tasks_00, tasks_01, tasks_02, words
-from mha_course.checks.calls import Outcome, Problem, call
+from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, words
+from mha_course.checks.calls import Outcome, Problem, call, reverses_axes
 from mha_course.checks.task import Case, Task
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
@@ -97,7 +97,7 @@ def _problem(
     """What is wrong with the outcome of one case, None if nothing is."""
     where = words.case_sizes(index, case)
     if got.error is not None:
-        return _error(task, fn, got.error, where)
+        return _error(task, fn, got.error, case, where)
     if got.unreadable is not None:
         fault, evidence, hints = got.unreadable
         return Problem(fault, f"{evidence}, {where}" if evidence else where, hints)
@@ -107,7 +107,8 @@ def _problem(
         if x.shape != y.shape:
             shapes = [words.shape_in_letters(z.shape, case.sizes, letters) for z in (x, y)]
             fault = f"{name} has the wrong shape"
-            return Problem(fault, f"shape {shapes[0]}, expected {shapes[1]}, {where}", _SHAPE_HINTS)
+            hints = errors.REVERSED_AXES if reverses_axes(fn, case) else _shape_hints(task, case)
+            return Problem(fault, f"shape {shapes[0]}, expected {shapes[1]}, {where}", hints)
         for bad, what in ((x.isnan(), "NaN"), (x.isinf(), "infinity")):
             if bad.any():
                 at = words.place(bad.nonzero()[0].tolist(), letters)
@@ -123,13 +124,12 @@ def _problem(
     return None
 
 
-_SHAPE_HINTS = (
-    "Print the shape after each line, with T and S different, and find the first that surprises.",
-    "Each product must sum over the axis that both sides share; the others stay, in that order.",
-)
+def _shape_hints(task: Task, case: Case) -> tuple[str, str]:
+    different = words.all_different(tuple(case.sizes))
+    return f"Print the shape after each line{different}, and find the first that surprises.", task.shape_hint
 
 
-def _error(task: Task, fn: Callable[..., Any], error: Exception, where: str) -> Problem:
+def _error(task: Task, fn: Callable[..., Any], error: Exception, case: Case, where: str) -> Problem:
     said, line = words.raised(error, fn)
     traceback = error.__traceback__  # its first frame is `call`'s; without a second, fn never ran
     if isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None:
@@ -139,14 +139,10 @@ def _error(task: Task, fn: Callable[..., Any], error: Exception, where: str) -> 
             said,
             ("Look at the def line.", f"Let it take {len(task.arguments)} arguments, as {form}."),
         )
-    return Problem(
-        f"it raises {said}",
-        f"{line}, {where}" if line else where,
-        (
-            "Call your function by itself with inputs of these sizes.",
-            "Print the shapes just before the line that raises.",
-        ),
-    )
+    hints = errors.hints(error, case.sizes)
+    if isinstance(error, RuntimeError) and reverses_axes(fn, case):
+        hints = errors.REVERSED_AXES
+    return Problem(f"it raises {said}", f"{line}, {where}" if line else where, hints)
 
 
 def _same(got: Outcome, like: Outcome) -> bool:

@@ -14,7 +14,8 @@ class Case:
     """One set of inputs.
 
     Attributes:
-        sizes: letter -> size, in the order in which they are named: {"T": 3, "S": 5}.
+        sizes: letter -> size, in the order in which they are named: {"T": 3, "S": 5}. Lessons before
+            the letters use words: {"rows": 3, "columns": 5}.
         inputs: the arguments, in order. Every call gets its own copy.
         note: what is special about it, "" if nothing.
     """
@@ -51,6 +52,7 @@ class Task:
         cases: draws the cases, the same each time.
         variations: tried in this order.
         hints: for a solution that is wrong in a way that no variation reproduces.
+        shape_hint: what to change where the shape is wrong.
         numpy: whether inputs and results are NumPy arrays instead of tensors.
     """
 
@@ -61,6 +63,7 @@ class Task:
     cases: Callable[[], tuple[Case, ...]]
     variations: tuple[Variation, ...]
     hints: tuple[str, str]
+    shape_hint: str = "Each product must sum over the axis that both sides share; the others stay, in that order."
     numpy: bool = False
 
 

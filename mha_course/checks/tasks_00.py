@@ -5,13 +5,13 @@ from torch import Tensor
 
 from mha_course.checks.task import Case, Task, Variation, draw
 
-Scores = Float[Tensor, "T S"]
+Scores = Float[Tensor, "rows columns"]
 
 
 def _cases() -> tuple[Case, ...]:
     sizes = [(3, 5), (5, 5), (7, 2), (3, 5)]
     drawn = draw(0, *sizes)
-    cases = [Case({"T": T, "S": S}, (x,)) for (T, S), x in zip(sizes, drawn, strict=True)]
+    cases = [Case({"rows": n, "columns": m}, (x,)) for (n, m), x in zip(sizes, drawn, strict=True)]
     shift = drawn[-1].new_tensor([1000, -1000, 0]).unsqueeze(-1)  # (3, 1)
     large = Case(cases[-1].sizes, (drawn[-1] + shift,), "scores around 1000 and -1000")
     return (*cases[:-1], large)
@@ -21,29 +21,51 @@ def _share(positive: Scores, axis: tuple[int, ...]) -> Scores:
     return positive / positive.sum(axis, keepdim=True)
 
 
-_OVER_QUERIES = "the softmax runs over the queries, not over the keys"
-_OVER_ALL = "the softmax runs over the whole matrix, not over the keys of each query"
+def _stable(x: Scores) -> Scores:
+    """Exponentials, the largest of each row 1."""
+    return (x - x.amax(1, keepdim=True)).exp()
+
+
+_WRONG_AXIS = "each column sums to 1, not each row: the softmax takes the wrong axis"
+_OVER_ALL = "the softmax runs over the whole matrix, not over each row by itself"
+_BASE_2 = "powers of 2 are taken, 2 ** x instead of e ** x"
+_NO_DIVISION = "the weights of a row do not sum to 1, the division is missing"
 _AXIS_HINTS = (
     "Sum your result over each axis: which sums are 1, which should be?",
-    "A row is one query. Sum over the axis that counts its keys, the last one.",
+    "Each row is shared out by itself. Sum over the axis that counts its columns, the last one.",
 )
+_ALL_HINTS = (
+    "Sum each row of your result: what should come out, and what does?",
+    "Divide each row by its own sum: sum over the last axis, and keep it so that it broadcasts.",
+)
+_BASE_HINTS = (
+    "Try the row (0, 1): the second weight should be e times the first.",
+    "Take torch.exp, the powers of e.",
+)
+_DIVISION_HINTS = ("Sum each row of your result: what should come out?", "Divide each row by its sum.")
 
 softmax = Task(
     name="softmax",
     arguments=("scores",),
-    results=(("weights", ("T", "S")),),
+    results=(("weights", ("rows", "columns")),),
     reference=lambda scores: scores.softmax(-1),
     cases=_cases,
     variations=(
-        Variation(_OVER_QUERIES, lambda x: x.softmax(0), _AXIS_HINTS),
-        Variation(_OVER_QUERIES, lambda x: _share(x.exp(), (0,)), _AXIS_HINTS),
-        Variation(_OVER_ALL, lambda x: x.flatten().softmax(0).view_as(x), _AXIS_HINTS),
-        Variation(_OVER_ALL, lambda x: _share(x.exp(), (0, 1)), _AXIS_HINTS),
+        Variation(_WRONG_AXIS, lambda x: x.softmax(0), _AXIS_HINTS),
+        Variation(_WRONG_AXIS, lambda x: _share(x.exp(), (0,)), _AXIS_HINTS),
+        Variation(_WRONG_AXIS, lambda x: _share(_stable(x), (0,)), _AXIS_HINTS),
+        Variation(_OVER_ALL, lambda x: x.flatten().softmax(0).view_as(x), _ALL_HINTS),
+        Variation(_OVER_ALL, lambda x: _share(x.exp(), (0, 1)), _ALL_HINTS),
+        Variation(
+            "each row is divided by the sum of the whole matrix, not by its own",
+            lambda x: _share(_stable(x), (0, 1)),
+            _ALL_HINTS,
+        ),
         Variation(
             "large scores overflow: exp(1000) is infinity, and infinity / infinity is NaN",
             lambda x: _share(x.exp(), (1,)),
             (
-                "The formula is right. Look at exp of the last case's scores, around 1000.",
+                "The formula is right. Look at exp of the scores around 1000, in case 4.",
                 "Softmax does not change when every score of a row is lowered by one number. "
                 "Choose the number that makes the largest score 0.",
             ),
@@ -57,21 +79,25 @@ softmax = Task(
             ),
         ),
         Variation(
-            "the exponential is missing, scores are divided by their sum",
-            lambda x: _share(x, (1,)),
+            "the largest score of each column is subtracted, not that of each row",
+            lambda x: _share((x - x.amax(0)).exp(), (1,)),
             (
-                "A weight can not be negative. Where does yours become positive?",
-                "Take the exponential of the scores before you divide by the sum.",
+                "Look at the row whose scores are around -1000: what is left of it after exp?",
+                "Take the largest score over the last axis, and keep it so that it broadcasts.",
             ),
         ),
         Variation(
-            "the weights of a query do not sum to 1, the division is missing",
-            lambda x: (x - x.amax(1, keepdim=True)).exp(),
+            "the exponential is missing, scores are divided by their sum",
+            lambda x: _share(x, (1,)),
             (
-                "Sum your result over the keys: each query's weights must give 1.",
-                "Divide each row by its sum.",
+                "A weight cannot be negative. Where does yours become positive?",
+                "Take the exponential of the scores before you divide by the sum.",
             ),
         ),
+        Variation(_BASE_2, lambda x: _share(2**x, (1,)), _BASE_HINTS),
+        Variation(_NO_DIVISION, _stable, _DIVISION_HINTS),
+        Variation(_NO_DIVISION, lambda x: x.exp(), _DIVISION_HINTS),
+        Variation(_NO_DIVISION, lambda x: (x - x.max()).exp(), _DIVISION_HINTS),
         Variation(
             "the result is the logarithm of the weights",
             lambda x: x.log_softmax(1),
@@ -80,8 +106,9 @@ softmax = Task(
     ),
     hints=(
         "Take one row of the first case and do it by hand: exp of each score, then their sum.",
-        "Compare with your function step by step: exponentials, sum over keys, quotient.",
+        "Compare with your function step by step: exponentials, sum over each row, quotient.",
     ),
+    shape_hint="Return one weight for each score: the result has the shape of the scores.",
 )
 
 TASKS = (softmax,)

@@ -72,7 +72,7 @@ one_query = Task(
             "the scores sum over the keys (S), not over the features (D)",
             lambda q, keys, values: _for_one_query(faults.right)(q, _turned(q, keys), values),
             (
-                "Which axis of keys has the length of q? The last case but one hides the fault.",
+                "Which axis of keys has the length of q? Case 2 hides the fault: there both have, as S = D.",
                 "A score is the product of q with one row of keys, summed over the features.",
             ),
         ),
@@ -90,6 +90,7 @@ batched_attention = Task(
     variations=_variations(
         (
             *faults.SCALE,
+            faults.SCALE_BY_T,
             *faults.WEIGHTS,
             *faults.SOFTMAX_AXIS,
             *faults.LAYOUT,

@@ -1,5 +1,6 @@
 """The exercises of notebook 02: scores from angles and lengths, and weights beside the output."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -48,13 +49,17 @@ _ANGLE_HINTS = (
     "Try a key in the direction of the query, and one at a right angle: which scores do you get?",
     "Take the cosine of the angle between query and key, which has to be in radians.",
 )
+_BETWEEN_HINTS = (
+    "Turn the query and all keys by 10 degrees: the scores must stay as they are.",
+    "Take the cosine of the angle between query and key, the difference of their angles.",
+)
 _LENGTH_HINTS = (
     "Double the length of one vector: a dot product doubles too.",
     "The score has three factors, two lengths and the cosine.",
 )
-_WEIGHT_HINTS = (
-    "Sum your weights, and look for negative ones.",
-    "Take the softmax of the scores as they are: there is no scale in this exercise.",
+_DEGREES_HINTS = (
+    "Print both angles just before you subtract them: are they in the same unit?",
+    "Convert both from degrees to radians, or the difference once.",
 )
 _ORDER_HINTS = ("Look at the return line.", "Return the results in the order asked for.")
 
@@ -71,9 +76,22 @@ angles = Task(
             _ANGLE_HINTS,
         ),
         Variation(
+            "the angle of the query is left in degrees, those of the keys are in radians",
+            _angles(lambda n, a, m, b: n * m * (torch.deg2rad(b) - a).cos()),
+            _DEGREES_HINTS,
+        ),
+        Variation(
+            "the angles of the keys are left in degrees, that of the query is in radians",
+            _angles(lambda n, a, m, b: n * m * (b - math.radians(a)).cos()),
+            _DEGREES_HINTS,
+        ),
+        Variation(
             "the angles are converted from radians to degrees, they are in degrees already",
             _angles(lambda n, a, m, b: n * m * torch.rad2deg(b - a).cos()),
-            _ANGLE_HINTS,
+            (
+                "Look at the conversion: 180 degrees should become pi.",
+                "Convert from degrees to radians, which the cosine takes.",
+            ),
         ),
         Variation(
             "the scores are cosines, both lengths are left out",
@@ -91,12 +109,12 @@ angles = Task(
         Variation(
             "the angle of the key is used, not the angle between query and key",
             _angles(lambda n, a, m, b: _score(n, 0.0, m, b)),
-            _ANGLE_HINTS,
+            _BETWEEN_HINTS,
         ),
         Variation(
             "the angles are added, the angle between two vectors is the difference",
             _angles(lambda n, a, m, b: _score(n, -a, m, b)),
-            _ANGLE_HINTS,
+            _BETWEEN_HINTS,
         ),
         Variation(
             "the sine is taken instead of the cosine", _angles(lambda n, a, m, b: _score(n, a + 90, m, b)), _ANGLE_HINTS
@@ -105,25 +123,38 @@ angles = Task(
             "the sine is taken instead of the cosine", _angles(lambda n, a, m, b: _score(n, a - 90, m, b)), _ANGLE_HINTS
         ),
         Variation(
-            "the weights do not sum to 1, the division is missing", _angles(_score, lambda s: s.exp()), _WEIGHT_HINTS
+            "the weights do not sum to 1, the division is missing",
+            _angles(_score, lambda s: s.exp()),
+            ("Sum your weights: what should come out?", "Divide the exponentials by their sum."),
         ),
         Variation(
             "the exponential is missing, scores are divided by their sum",
             _angles(_score, lambda s: s / s.sum()),
-            _WEIGHT_HINTS,
+            (
+                "Look for negative weights: which step should make every weight positive?",
+                "Take the exponential of the scores before you divide by the sum.",
+            ),
         ),
         Variation(
-            "the softmax is missing, the weights are the scores", _angles(_score, lambda s: s.clone()), _WEIGHT_HINTS
+            "the softmax is missing, the weights are the scores",
+            _angles(_score, lambda s: s.clone()),
+            ("Sum your weights, and look for negative ones.", "The weights are the softmax of the scores."),
         ),
         Variation(
             "the weights are the softmax of the scores divided by the square root of 2",
             _angles(_score, lambda s: (s / 2**0.5).softmax(0)),
-            _WEIGHT_HINTS,
+            (
+                "Your scores are right. Look at what happens to them before the softmax.",
+                "Take the softmax of the scores as they are: there is no scale in this exercise.",
+            ),
         ),
         Variation(
             "the scores are divided by the square root of 2, this exercise has no scale",
             _angles(lambda *x: _score(*x) / 2**0.5),
-            _WEIGHT_HINTS,
+            (
+                "Try a key in the direction of the query: the score should be the product of the lengths.",
+                "Leave out the division: there is no scale in this exercise.",
+            ),
         ),
         Variation("the two results are in the wrong order", _swapped(_angles(_score)), _ORDER_HINTS),
     ),
@@ -131,6 +162,7 @@ angles = Task(
         "Work out one score by hand, then the weights: which of the two differs first?",
         "Compare step by step: difference of the angles, radians, cosine, lengths, softmax.",
     ),
+    shape_hint="Return one score and one weight for each key.",
 )
 
 
@@ -177,6 +209,8 @@ weights_and_output = Task(
         Variation(_SOFTMAX_LATE, _transposed_weights, _TRANSPOSED_HINTS),
         Variation(_SOFTMAX_LATE, _transposed_and_used, _TRANSPOSED_HINTS),
         *faults.SCALE,
+        faults.SCALE_BY_T,
+        faults.OUT_SCALED,
         *faults.WEIGHTS,
         *faults.SOFTMAX_AXIS,
         *faults.LAYOUT,

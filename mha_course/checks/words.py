@@ -10,7 +10,15 @@ from typing import Any
 
 from mha_course.checks.task import Case
 
-AXES = {"B": "sample", "T": "query", "S": "key", "D": "feature", "Dv": "feature"}
+AXES = {
+    "B": "sample",
+    "T": "query",
+    "S": "key",
+    "D": "feature",
+    "Dv": "feature",
+    "rows": "row",
+    "columns": "column",
+}
 
 
 def number(x: float) -> str:
@@ -32,6 +40,13 @@ def case_sizes(index: int, case: Case) -> str:
     letters, sizes = ", ".join(case.sizes), ", ".join(map(str, case.sizes.values()))
     note = f"; {case.note}" if case.note else ""
     return f"case {index + 1} ({letters} = {sizes}{note})"
+
+
+def all_different(letters: Sequence[str]) -> str:
+    """For example: ", with T and S different"; "" for one letter."""
+    if len(letters) < 2:
+        return ""
+    return f", with {', '.join(letters[:-1])} and {letters[-1]} {'all ' if len(letters) > 2 else ''}different"
 
 
 def place(position: Sequence[int], letters: Sequence[str]) -> str:

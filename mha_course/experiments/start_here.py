@@ -24,6 +24,7 @@ def machine() -> dict[str, str]:
         "PyTorch": torch.__version__,
         "Python": platform.python_version(),
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
+        "threads in lessons": str(torch.get_num_threads()),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
         "bfloat16 units": bfloat16_units(),
         "accelerator": "none" if device == "cpu" else device,

@@ -16,8 +16,10 @@ from torch.nn import functional as F
 from mha_course.dot_product import attention
 from mha_course.training import fit
 
-MODELS = LSTM, LSTM_BIAS_6, ATTENTION = ("LSTM", "LSTM, forget bias 6", "attention")
-CONVOLUTION = "dilated convolutions"
+LSTM, FORGET_OPEN, BOTH_SET, ATTENTION = "LSTM", "LSTM, forget gate open", "LSTM, both gates set", "attention"
+GATE_BIASES = {LSTM: (None, None), FORGET_OPEN: (None, 6.0), BOTH_SET: (-3.0, 6.0)}  # input, forget
+MODELS = (*GATE_BIASES, ATTENTION)
+CONVOLUTION = "causal convolutions"
 CLASSES, TOKENS, EMBED_DIM = 8, 24, 32
 
 Run = tuple[str, int, int]  # model, length, seed
@@ -26,14 +28,15 @@ Run = tuple[str, int, int]  # model, length, seed
 class LastState(nn.Module):
     """The last output of an LSTM; to raise the forget bias at the start is advice of Jozefowicz et al. 2015."""
 
-    def __init__(self, embed_dim: int, forget_bias: float | None = None) -> None:
-        """Of nn.LSTM's two biases, which add up, b_ih gets `forget_bias` and b_hh 0; None: PyTorch's default."""
+    def __init__(self, embed_dim: int, input_bias: float | None = None, forget_bias: float | None = None) -> None:
+        """Give two gates a bias at the start, None: PyTorch's. Of nn.LSTM's two, which add up, b_hh gets 0."""
         super().__init__()
         self.lstm = nn.LSTM(embed_dim, embed_dim, batch_first=True)
-        if forget_bias is not None:
-            forget = slice(embed_dim, 2 * embed_dim)  # PyTorch's order: input, forget, cell, out
-            nn.init.constant_(self.lstm.get_parameter("bias_ih_l0")[forget], forget_bias)
-            nn.init.zeros_(self.lstm.get_parameter("bias_hh_l0")[forget])
+        for gate, bias in enumerate((input_bias, forget_bias)):  # PyTorch's order: input, forget, cell, out
+            if bias is not None:
+                rows = slice(gate * embed_dim, (gate + 1) * embed_dim)
+                nn.init.constant_(self.lstm.get_parameter("bias_ih_l0")[rows], bias)
+                nn.init.zeros_(self.lstm.get_parameter("bias_hh_l0")[rows])
 
     def forward(self, x: Float[Tensor, "B T E"]) -> Float[Tensor, "B E"]:
         """Read all tokens, return the output at the last."""
@@ -60,7 +63,7 @@ def reader(model: str) -> LastState | OneHop:
         raise ValueError(f"model must be one of {MODELS}, got {model!r}")
     if model == ATTENTION:
         return OneHop(EMBED_DIM)
-    return LastState(EMBED_DIM, forget_bias=6.0 if model == LSTM_BIAS_6 else None)
+    return LastState(EMBED_DIM, *GATE_BIASES[model])
 
 
 def recall_model(model: str) -> nn.Sequential:
@@ -75,8 +78,8 @@ def gradient_reach(
 
     reach = ||J||_F / sqrt(E),   J = d out_T / d x_1, an (E, E) matrix
 
-    This is the root mean square change of the output when the first input moves by a vector of length 1 in a
-    random direction: 1 for a copy. E = 32, inputs from a standard normal.
+    This is the root mean square change of the output per unit of a small move of the first input: 1 for a copy.
+    E = 32, inputs from a standard normal.
 
     The plain LSTM's reach is about 1e-44 at n = 200, where float32 ends (smallest normal number 1.2e-38, smallest of
     all 1.4e-45): the float32 result is a few such units or 0, and always 0 after `torch.set_flush_denormal(True)`.
@@ -168,8 +171,8 @@ def first_token_task(
 def sequential_steps(lengths: Sequence[int], *, kernel: int = 3) -> dict[str, Int[np.ndarray, " lengths"]]:
     """Count the steps, each waiting for the one before, between the first and the last token.
 
-    An LSTM needs n, attention 1. L convolutions whose dilation grows by the factor `kernel` a layer see kernel^L
-    tokens: the smallest L with kernel^L >= n. What happens inside a step, as attention's sum over n, is not counted.
+    An LSTM needs n - 1, attention 1. L convolutions that look back only, their dilation growing by the factor `kernel`
+    a layer, see kernel^L tokens: the smallest L with kernel^L >= n. What happens inside a step is not counted.
 
     Args:
         lengths: sequence lengths n, each at least 2.
@@ -187,22 +190,19 @@ def sequential_steps(lengths: Sequence[int], *, kernel: int = 3) -> dict[str, In
     if kernel < 2:
         raise ValueError(f"kernel must be at least 2, got {kernel}")
     layers = [next(L for L in range(1, n) if kernel**L >= n) for n in lengths]
-    steps = {LSTM: lengths, CONVOLUTION: layers, ATTENTION: [1] * len(lengths)}
+    steps = {LSTM: [n - 1 for n in lengths], CONVOLUTION: layers, ATTENTION: [1] * len(lengths)}
     return {name: np.array(counts) for name, counts in steps.items()}
 
 
 def forward_seconds(lengths: Sequence[int], *, repeats: int = 7) -> dict[str, Float[np.ndarray, " lengths"]]:
-    """Time the last output for one sequence, the best of `repeats`: {name: seconds (lengths,)}."""
+    """Time the last output for one sequence, best of `repeats`: {LSTM, ATTENTION: seconds (lengths,)}."""
     lengths, _ = _check(lengths, [0])
     if repeats < 1:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
     with _seeded(0), torch.no_grad():
-        inputs = [torch.randn(1, n, EMBED_DIM) for n in lengths]
-        calls = {name: [partial(reader(name), x) for x in inputs] for name in MODELS}
-        return {
-            name: np.array([min(timeit.repeat(call, number=1, repeat=repeats)) for call in row])
-            for name, row in calls.items()
-        }
+        calls = {m: [partial(reader(m), torch.randn(1, n, EMBED_DIM)) for n in lengths] for m in (LSTM, ATTENTION)}
+        best = {m: [min(timeit.repeat(call, number=1, repeat=repeats)) for call in row] for m, row in calls.items()}
+    return {name: np.array(row) for name, row in best.items()}
 
 
 class Mixing(NamedTuple):

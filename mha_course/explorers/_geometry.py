@@ -26,12 +26,12 @@ REACH = 3.5  # half the width of the plane that is shown
 CONTROLS = (
     Slider("q_angle", "query angle (deg)", -180, 180, 5, 0, digits=0),
     Slider("q_length", "query length", 0, 3, 0.1, 1),
-    Slider("a_angle", "key A angle (deg)", -180, 180, 5, 60, digits=0),
-    Slider("a_length", "key A length", 0, 3, 0.1, 3),
-    Slider("b_angle", "key B angle (deg)", -180, 180, 5, 0, digits=0),
-    Slider("b_length", "key B length", 0, 3, 0.1, 1),
-    Slider("c_angle", "key C angle (deg)", -180, 180, 5, -140, digits=0),
-    Slider("c_length", "key C length", 0, 3, 0.1, 2),
+    Slider("a_angle", "key A angle (deg)", -180, 180, 5, 30, digits=0),
+    Slider("a_length", "key A length", 0, 3, 0.1, 1.5),
+    Slider("b_angle", "key B angle (deg)", -180, 180, 5, -60, digits=0),
+    Slider("b_length", "key B length", 0, 3, 0.1, 2),
+    Slider("c_angle", "key C angle (deg)", -180, 180, 5, 150, digits=0),
+    Slider("c_length", "key C length", 0, 3, 0.1, 1.5),
     Slider("temperature", "temperature", 0.1, 5, 0.1, 1),
     Choice("guides", "guides through", KEYS, "A"),
 )
@@ -117,8 +117,8 @@ def geometry() -> Explorer:
         readout=readout,
         alt=(
             "A query and three keys as arrows, the weights of the keys as bars, and the output "
-            "as a point in the triangle of the three values. Key A is long and 60 degrees off the "
-            "query, yet its weight is the largest."
+            "as a point in the triangle of the three values. Key A points most nearly where the "
+            "query points, and has the largest weight."
         ),
         size=(8, 3.4),
     )
@@ -158,11 +158,16 @@ def _ray(key: ndarray) -> ndarray:
 def _task(state: State) -> str:
     if np.isnan(state.cosines).any():
         return "A vector of length 0 has no direction, so no cosine; its score is 0."
-    worst, winner = int(state.cosines.argmin()), int(state.weights.argmax())
-    solved = "solved" if worst == winner else "not solved"
-    return (
-        f"Worst aligned: {KEYS[worst]}. Largest weight: {KEYS[winner]}. Task, let the worst aligned key win: {solved}."
-    )
+    worst, winner = _only(-state.cosines), _only(state.weights)
+    solved = "solved" if worst is not None and worst == winner else "not solved"
+    names = ["tie" if i is None else KEYS[i] for i in (worst, winner)]
+    return f"Worst aligned: {names[0]}. Largest weight: {names[1]}. Task, let the worst aligned key win: {solved}."
+
+
+def _only(values: ndarray) -> int | None:
+    """Index of the largest value, None if another one comes as close as rounding."""
+    first, second = np.sort(values)[::-1][:2]
+    return int(values.argmax()) if first - second > 1e-9 else None
 
 
 def _lay_out(figure: Figure) -> SimpleNamespace:

@@ -28,7 +28,7 @@ def heatmap(
     digits: int | None = 2,
     size: tuple[float, float] | None = None,
 ) -> Figure:
-    """Show one or several (T, S) matrices side by side: a row is a query, a column is a key.
+    """Show one or several (T, S) matrices: a row is a query, a column is a key.
 
     Args:
         matrices: array (T, S) or (n, T, S).
@@ -60,20 +60,25 @@ def heatmap(
     if seen.size == 0:
         raise ValueError(f"matrices must hold a finite number, got {np.shape(matrices)}")
     low, high = limits if limits is not None else (seen.min(), seen.max())
-    fig, axes = figure(1, n, size=size or (min(8, 1.2 + 3.4 * n), 3.6), squeeze=False)
-    for i, ax in enumerate(axes[0]):
+    rows = math.ceil(n / 3)  # at most three side by side
+    columns = math.ceil(n / rows)
+    fig, axes = figure(rows, columns, size=size or (min(8, 1.2 + 3.4 * columns), 0.5 + 3.1 * rows), squeeze=False)
+    for ax in axes.flat[n:]:
+        ax.remove()
+    for i, ax in enumerate(axes.flat[:n]):
         image = ax.imshow(data[i], vmin=low, vmax=high, aspect="auto")
         ax.grid(visible=False)
         ax.spines[:].set_visible(False)
-        ax.set_xlabel(column)
-        if i == 0:
+        if i + columns >= n:
+            ax.set_xlabel(column)
+        if i % columns == 0:
             ax.set_ylabel(row)
         _ticks(ax, T, S, queries, keys)
         if titles is not None:
             ax.set_title(titles[i])
         if digits is not None:
             _numbers(ax, data[i], digits, low + 0.6 * (high - low))
-    fig.colorbar(image, ax=axes[0].tolist(), label=quantity, fraction=0.05)
+    fig.colorbar(image, ax=axes.flat[:n].tolist(), label=quantity, fraction=0.05)
     return fig
 
 

@@ -5,19 +5,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mha_course.plots.style import COLOURS, STYLE, figure
 
 
 @rc_context(STYLE)
-def dot_and_cosine(query: Any, keys: Mapping[str, Any], *, reach: float = 3.2) -> Figure:
+def dot_and_cosine(query: Any, *, reach: float = 3.2) -> Figure:
     """Map the plane of possible keys twice: by q.k and by the cosine between q and k.
 
     Args:
         query: (2,), not zero.
-        keys: name -> (2,), drawn as arrows.
         reach: half the width of the plane shown.
 
     Returns:
@@ -40,20 +38,12 @@ def dot_and_cosine(query: Any, keys: Mapping[str, Any], *, reach: float = 3.2) -
         ax.contour(line, line, field, levels=levels, colors="0.35", linewidths=0.7)
         ax.set(title=title, xlabel="first coordinate of k", aspect="equal")
         ax.grid(visible=False)
-        _arrow(ax, "q", q, "black", width=6, beside=0.5 * q + [0, -0.45])
-        for (name, key), colour in zip(keys.items(), COLOURS, strict=False):
-            k = np.asarray(key, dtype=float)
-            _arrow(ax, name, k, colour, width=2.5, beside=k * (1 + 0.35 / np.linalg.norm(k)))
-        fig.colorbar(colours, ax=ax, label=quantity)
+        arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 3, "shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", xy=q, xytext=(0, 0), arrowprops=arrow)
+        ax.annotate("q", xy=1.35 * q, ha="center", va="center", weight="bold", fontsize=13)
+        fig.colorbar(colours, ax=ax, label=quantity, shrink=0.84)
     axes[0].set_ylabel("second coordinate of k")
     return fig
-
-
-def _arrow(ax: Axes, name: str, vector: Any, colour: str, *, width: float, beside: Any) -> None:
-    arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
-    ax.annotate("", xy=vector, xytext=(0, 0), arrowprops=arrow)
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-    ax.text(*beside, name, color=colour, weight="bold", ha="center", va="center", bbox=box)
 
 
 @rc_context(STYLE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mha_course.checks import check
+from mha_course.checks import check, engine
 
 
 def softmax(x):
@@ -43,6 +43,11 @@ ONE_WRONG = [
         lambda q, k, v: softmax(k @ q / np.sqrt(v.shape[1])) @ v,
         "the scores are divided by the square root of Dv",
     ),
+    (lambda q, k, v: softmax(k @ q / 4**0.5) @ v, "the scores are divided by 2, the square root of 4, whatever D"),
+    (lambda q, k, v: softmax(k @ q / 4) @ v, "the scores are divided by 4, whatever D"),
+    (lambda q, k, v: softmax(k @ q / 2**0.5) @ v, "the scores are divided by the square root of 2, whatever D"),
+    (lambda q, k, v: softmax(k @ q / 64**0.5) @ v, "the scores are divided by 8, the square root of 64, whatever D"),
+    (lambda q, k, v: softmax(k @ q) / np.sqrt(len(q)) @ v, "the division by the square root of D comes after"),
     (lambda q, k, v: (k @ q / np.sqrt(len(q))) @ v, "the softmax is missing"),
     (lambda q, k, v: (k @ q / (k @ q).sum()) @ v, "the exponential is missing"),
     (lambda q, k, v: np.exp(k @ q / np.sqrt(len(q))) @ v, "the weights of a query do not sum to 1"),
@@ -110,6 +115,16 @@ BATCH_WRONG = [
         lambda q, k, v: attend(q, k, v, v.shape[2] ** -0.5),
         "the scores are divided by the square root of Dv",
     ),
+    (
+        lambda q, k, v: attend(q, k, v, q.shape[1] ** -0.5),
+        "the scores are divided by the square root of T, the number of queries",
+    ),
+    (lambda q, k, v: attend(q, k, v, 4**-0.5), "the scores are divided by 2, the square root of 4, whatever D"),
+    (lambda q, k, v: attend(q, k, v, 1 / 4), "the scores are divided by 4, whatever D"),
+    (lambda q, k, v: attend(q, k, v, 2**-0.5), "the scores are divided by the square root of 2, whatever D"),
+    (lambda q, k, v: attend(q, k, v, 1 / 8), "the scores are divided by 8, the square root of 64, whatever D"),
+    (lambda q, k, v: (q @ k.mT).softmax(-1) / q.shape[-1] ** 0.5 @ v, "the division by the square root of D comes"),
+    (lambda q, k, v: attend(q, k, v, 1) / q.shape[-1] ** 0.5, "the division by the square root of D comes after"),
     (lambda q, k, v: q @ k.mT / q.shape[-1] ** 0.5 @ v, "the softmax is missing"),
     (lambda q, k, v: F.normalize(q @ k.mT, p=1, dim=-1) @ v, "the numbers differ"),
     (
@@ -192,3 +207,28 @@ def test_shapes_are_given_in_letters():
     assert verdict.evidence.startswith("shape (), a single number, expected (B, T, Dv)")
     verdict = check("one_query", lambda q, k, v: q)
     assert verdict.evidence.startswith("shape (D,) = (7,), expected (Dv,) = (11,)")
+
+
+def test_a_hint_names_the_letters_of_its_exercise_and_the_case_that_hides_a_fault():
+    shape = check("one_query", lambda q, keys, values: q).hints[0]
+    assert (
+        shape == "Print the shape after each line, with S, D and Dv all different, and find the first that surprises."
+    )
+    assert "with B, T, S, D and Dv all different" in check("batched_attention", lambda q, k, v: q).hints[0]
+    turned = check("one_query", lambda q, k, v: softmax(q @ k / np.sqrt(len(q))) @ v).hints[0]
+    assert "Case 2 hides the fault: there both have, as S = D." in turned
+    cases = engine._TASKS["one_query"].cases()
+    assert [case.sizes["S"] == case.sizes["D"] for case in cases] == [False, True, False]
+
+
+@pytest.mark.parametrize("name", ["one_query", "batched_attention", "weights_and_output"])
+def test_hints_need_no_later_lesson_and_fit_the_fault(name):
+    variations = {v.fault: " ".join(v.hints) for v in engine._TASKS[name].variations}
+    for fault, said in variations.items():
+        assert "deviation" not in said
+        assert "last case" not in said
+        if fault.startswith("the scores are divided by"):
+            assert "the root of D, the width of the queries and keys" in said
+    assert "divided by" not in variations["the scores are not scaled"].partition(".")[0]
+    assert "negative" not in variations["the weights of a query do not sum to 1, the division is missing"]
+    assert "Sum" not in variations["the exponential is missing, scores are divided by their sum"]

@@ -54,6 +54,11 @@ ANGLES_WRONG = [
         angles(lambda n, a, m, b: n * m * np.cos(np.degrees(b - a))),
         "the angles are converted from radians",
     ),
+    (angles(lambda n, a, m, b: n * m * torch.cos(torch.deg2rad(b) - a)), "the angle of the query is left in degrees"),
+    (
+        angles(lambda n, a, m, b: n * m * torch.cos(math.radians(a) - b)),
+        "the angles of the keys are left in degrees",
+    ),
     (angles(lambda n, a, m, b: torch.cos(torch.deg2rad(b - a))), "the scores are cosines"),
     (angles(lambda n, a, m, b: m * torch.cos(torch.deg2rad(b - a))), "the length of the query"),
     (angles(lambda n, a, m, b: n * torch.cos(torch.deg2rad(b - a))), "the lengths of the keys"),
@@ -130,6 +135,11 @@ def turned(q, k, v):
     return weights, weights @ v
 
 
+def late(q, k, v):
+    weights = torch.bmm(q, k.mT).softmax(-1) / math.sqrt(q.shape[-1])
+    return weights, weights @ v
+
+
 BOTH_WRONG = [
     (transposed, "the scores are transposed"),
     (lambda q, k, v: (both(q, k, v)[0].mT, both(q, k, v)[1]), "the weights are transposed"),
@@ -143,6 +153,15 @@ BOTH_WRONG = [
     (
         lambda q, k, v: both(q, k, v, k.shape[1] ** -0.5),
         "the scores are divided by the square root of the number",
+    ),
+    (lambda q, k, v: both(q, k, v, q.shape[1] ** -0.5), "the scores are divided by the square root of T"),
+    (lambda q, k, v: both(q, k, v, 4**-0.5), "the scores are divided by 2, the square root of 4, whatever D"),
+    (lambda q, k, v: both(q, k, v, 1 / 4), "the scores are divided by 4, whatever D"),
+    (lambda q, k, v: both(q, k, v, 2**-0.5), "the scores are divided by the square root of 2, whatever D"),
+    (late, "the division by the square root of D comes after the softmax"),
+    (
+        lambda q, k, v: (both(q, k, v, 1)[0], both(q, k, v, 1)[1] / q.shape[-1] ** 0.5),
+        "the output is divided by the square root of D",
     ),
     (lambda q, k, v: both(q, k, v, dim=1), "the softmax runs over the queries"),
     (lambda q, k, v: both(q, k, v, dim=0), "the softmax runs over the batch"),
@@ -195,3 +214,15 @@ def test_wrong_weights_and_output(fn, fault):
     verdict = check("weights_and_output", fn)
     assert (verdict.fault or "").startswith(fault), verdict
     assert len(verdict.hints) == 2
+
+
+def test_hints_fit_a_scale_that_should_not_be_there():
+    """Softmax of scores over the square root of 2 has no negative weights to look for."""
+    for fn in (angles(score, lambda s: (s / 2**0.5).softmax(0)), angles(lambda *x: score(*x) / 2**0.5)):
+        verdict = check("angles", fn)
+        assert "negative" not in verdict.hints[0]
+        assert "no scale in this exercise" in verdict.hints[1]
+    assert check("angles", lambda n, a, m, b: (m, m.sum())).hints == (
+        "Print the shape after each line, and find the first that surprises.",
+        "Return one score and one weight for each key.",
+    )

@@ -1,0 +1,171 @@
+"""Hints that fit what a solution raises: where to look, then what to change."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+Hints = tuple[str, str]
+
+REVERSED_AXES = (
+    "x.T reverses all axes of a tensor: with three of them, (B, S, D) becomes (D, S, B).",
+    "Swap the last two axes alone: x.transpose(-2, -1).",
+)
+
+_ANY = (
+    "Call your function by itself with inputs of these sizes.",
+    "Print what goes into the line that raises, just before it.",
+)
+_SHAPES = (
+    "Call your function by itself with inputs of these sizes.",
+    "Print the shapes just before the line that raises.",
+)
+
+# The first pattern found in "Type: message" counts.
+_TABLE = (
+    (
+        r"torch\.Size",
+        (
+            "A shape is a tuple of all sizes: not one number, and not a function.",
+            "Choose one of the sizes by its index in square brackets; [-1] is the last.",
+        ),
+    ),
+    (
+        r"must be Tensor, not numpy\.ndarray|'numpy\.ndarray' object has no|'numpy\.ndarray' and 'Tensor'",
+        (
+            "A value in that line is a NumPy array, which PyTorch's functions and methods do not know.",
+            "Stay with one library: np.exp(x) and x.sum(axis=0) for arrays, torch.exp(x) for tensors.",
+        ),
+    ),
+    (
+        r"unexpected keyword argument '(dim|keepdim|axis|keepdims)'",
+        (
+            "Look at the names of the arguments in that line: does this function have them?",
+            "PyTorch says dim and keepdim, NumPy says axis and keepdims.",
+        ),
+    ),
+    (
+        r"unexpected keyword argument|required positional|positional argument|takes no arguments",
+        (
+            "Look at the call in that line: an argument is missing, or one too many.",
+            "Compare it with the arguments that help(...) shows for that function.",
+        ),
+    ),
+    (
+        r"object is not callable",
+        (
+            "A value in that line has () after it, but it is no function.",
+            "Leave out the (), or look for a variable that has taken the function's name.",
+        ),
+    ),
+    (
+        r"NoneType",
+        (
+            "A value in that line is None, which is what a function without return gives.",
+            "Follow that value back to where it comes from, and return it there.",
+        ),
+    ),
+    (
+        r"^(ModuleNotFound|Import)Error",
+        (
+            "Look at the import: that module or name is not there.",
+            "Mend its spelling, or do without: torch, numpy and math are enough for this exercise.",
+        ),
+    ),
+    (
+        r"^TypeError",
+        (
+            "A value in that line has a type that the function or operator there does not take.",
+            "Print type(...) of each value just before the line.",
+        ),
+    ),
+    (
+        r"dtype|scalar type",
+        (
+            "Two number types meet in that line. The inputs are float64.",
+            "Let new tensors take the type of an input: x.new_zeros, dtype=x.dtype.",
+        ),
+    ),
+    (
+        r"must match the size of tensor|could not be broadcast",
+        (
+            "Print the two shapes that meet in that line: they are lined up from the last axis.",
+            "If a sum or a maximum made one of them, keep its axis: keepdim=True (NumPy: keepdims=True).",
+        ),
+    ),
+    (
+        r"^IndexError",
+        (
+            "Print the shape of what is indexed in that line, or of what loses an axis there.",
+            "An index or an axis counts further than there are: counting begins at 0, -1 is the last.",
+        ),
+    ),
+    (r"shape|size|dimension|subscript", _SHAPES),
+)
+
+
+def hints(error: Exception, sizes: Mapping[str, Any]) -> Hints:
+    """Two hints for an exception; sizes are the letters that an exercise knows."""
+    said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    for special in (_pair, _plain_number, _name, _attribute):
+        found = special(said, sizes)
+        if found is not None:
+            return found
+    return next((both for pattern, both in _TABLE if re.search(pattern, said)), _ANY)
+
+
+def _pair(said: str, sizes: Mapping[str, Any]) -> Hints | None:
+    """The result of x.max(dim) used as if it were a tensor."""
+    found = re.search(r"torch\.return_types\.(\w+)", said)
+    if found is None:
+        return None
+    name = found[1]
+    alone = f", or x.a{name}(dim)" if name in ("max", "min") else ""
+    return (
+        f"x.{name}(dim) returns a pair, (values, indices), not a tensor.",
+        f"Take the values alone: x.{name}(dim).values{alone}.",
+    )
+
+
+def _plain_number(said: str, sizes: Mapping[str, Any]) -> Hints | None:
+    """torch.deg2rad of a float, or a method of a tensor on a float."""
+    found = re.search(r"(\w+)\(\): argument .* must be Tensor, not (?:int|float)", said)
+    found = found or re.search(r"'(?:int|float)' object has no attribute '(\w+)'", said)
+    if found is None:
+        return None
+    name = found[1]
+    plain = {"deg2rad": "radians", "rad2deg": "degrees", "arccos": "acos"}.get(name, name)
+    return (
+        f"{name} is for tensors, and here it gets a plain number.",
+        f"Use the math module for a plain number, math.{plain}, or make it a tensor first.",
+    )
+
+
+def _name(said: str, sizes: Mapping[str, Any]) -> Hints | None:
+    found = re.search(r"^(NameError|UnboundLocalError): .*?'(\w+)'", said)
+    if found is None:
+        return None
+    name = found[2]
+    if found[1] == "UnboundLocalError":
+        return (
+            f"{name} is used in the function before it has a value there.",
+            f"Give {name} its value first, or give the result a name of its own.",
+        )
+    if name in sizes:
+        return (
+            f"The name {name} is not defined: the function gets no sizes.",
+            f"Read {name} from the shape of an input.",
+        )
+    return (
+        f"The name {name} is not defined in the notebook.",
+        "Import it or define it in a cell above, or mend its spelling.",
+    )
+
+
+def _attribute(said: str, sizes: Mapping[str, Any]) -> Hints | None:
+    found = re.search(r"^AttributeError: (.*?) has no attribute '(\w+)'", said)
+    if found is None or re.search("NoneType|numpy", said):
+        return None
+    return (
+        f"What stands before the dot has no {found[2]}: {found[1]}.",
+        "Mend the spelling, or print type(...) of what stands before the dot.",
+    )
