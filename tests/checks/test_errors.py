@@ -99,7 +99,7 @@ def hints(name, fn):
 
 
 def unbound(scores):
-    total = total + scores  # noqa: F821
+    total = total + scores
     return total
 
 
@@ -113,7 +113,7 @@ def helper_without_return(scores):
 
 
 def import_misspelt(scores):
-    import nunpy  # noqa: PLC0415
+    import nunpy
 
     return nunpy.exp(scores)
 
@@ -124,8 +124,8 @@ SIZE = "A shape is a tuple of all sizes: not one number, and not a function."
 ARRAY = "A value in that line is a NumPy array"
 
 SOFTMAX = [
-    (lambda x: torch.exp(x) / summe(x), "The name summe is not defined in the notebook. Import it"),  # noqa: F821
-    (lambda x: x.new_zeros(rows, 5), "The name rows is not defined: the function gets no sizes. Read rows"),  # noqa: F821
+    (lambda x: torch.exp(x) / summe(x), "The name summe is not defined in the notebook. Import it"),
+    (lambda x: x.new_zeros(rows, 5), "The name rows is not defined: the function gets no sizes. Read rows"),
     (unbound, "total is used in the function before it has a value there."),
     (lambda x: x - x.max(1), PAIR),
     (lambda x: torch.exp(x.max(-1)), PAIR + " Take the values alone: x.max(dim).values, or x.amax(dim)."),
@@ -173,7 +173,7 @@ def test_the_classics_of_the_later_exercises():
         "Use the math module for a plain number, math.radians, or make it a tensor first."
     )
     assert "math.cos, or" in hints("angles", lambda n, a, m, b: m * a.cos())
-    assert "Read D from the shape" in hints("batched_attention", lambda q, k, v: q / D)  # noqa: F821
+    assert "Read D from the shape" in hints("batched_attention", lambda q, k, v: q / D)
     assert SHAPES in hints("one_query", lambda q, keys, values: q @ keys)
     assert "keepdims=True" in hints("one_query", lambda q, keys, values: values + q)
 

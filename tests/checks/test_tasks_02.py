@@ -222,7 +222,7 @@ def test_hints_fit_a_scale_that_should_not_be_there():
         verdict = check("angles", fn)
         assert "negative" not in verdict.hints[0]
         assert "no scale in this exercise" in verdict.hints[1]
-    assert check("angles", lambda n, a, m, b: (m, m.sum())).hints == (
+    assert check("angles", lambda *x: (score(*x), score(*x).sum())).hints == (
         "Print the shape after each line, and find the first that surprises.",
         "Return one score and one weight for each key.",
     )

@@ -59,6 +59,9 @@ def test_an_interrupted_training_can_be_run_again() -> None:
         assert reply["content"]["status"] == "error"
         assert reply["content"]["ename"] == "KeyboardInterrupt"
         again = """
+import gc, ipywidgets
+bars = [item for item in gc.get_objects() if isinstance(item, ipywidgets.IntProgress)]
+assert [bar.bar_style for bar in bars] == ["danger"]
 assert torch.is_grad_enabled() and torch.get_num_threads() == 1
 assert why_attention.recall_accuracy([10], seeds=[0], steps=2)["attention"].shape == (1, 1)
 """
