@@ -42,8 +42,9 @@ def attention(
     out = weights v
 
     A row that may attend to nothing (all of its scores are -inf, or S = 0) gets weights 0,
-    output 0 and gradient 0. NaN or infinity in a hidden key or value still spoils the output,
-    as in PyTorch's own kernels, because 0 times NaN is NaN; finite values never reach it.
+    output 0 and gradient 0. Finite values in hidden keys and values never reach the output. NaN or
+    infinity in a hidden value does, because 0 times NaN is NaN; in a hidden key it reaches only the
+    gradient of q. (PyTorch's own kernels let both reach the output.)
 
     Args:
         q: queries (..., T, D). The leading sizes, usually (B, H), are any, and the same in q, k, v.
@@ -75,6 +76,7 @@ def attention(
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else _number("scale", scale)
     if not abs(scale) <= sys.float_info.max:
         raise ValueError(f"scale must be finite, got {scale}")
+    scale = float(scale)
     if not 0 <= _number("dropout_p", dropout_p) <= 1:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
 

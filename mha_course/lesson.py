@@ -80,10 +80,14 @@ class Prediction:
         """
         return Reveal(self.choice, str(measured))
 
+    def __repr__(self) -> str:
+        """The question and its options as text."""
+        options = "".join(f"\n  ( ) {option}" for option in self.options)
+        return f"Predict. {self.question}{options}"
+
     def _repr_mimebundle_(self, **_: Any) -> Bundle:
-        options = "\n".join(f"  ( ) {option}" for option in self.options)
         question = widgets.HTML(f"<b>Predict.</b> {html.escape(self.question)}")
-        return _live(widgets.VBox([question, self._buttons]), f"Predict. {self.question}\n{options}")
+        return _live(widgets.VBox([question, self._buttons]), repr(self))
 
 
 class Reveal:
@@ -93,10 +97,14 @@ class Reveal:
         """Keep what `Prediction.reveal` hands over."""
         self._choice, self._measured = choice, measured
 
+    def __repr__(self) -> str:
+        """The measured value as text."""
+        return f"Measured: {self._measured}."
+
     def _repr_mimebundle_(self, **_: Any) -> Bundle:
         choice = "no choice made" if self._choice is None else html.escape(self._choice)
         text = f"Your prediction: <b>{choice}</b>. Measured: <b>{html.escape(self._measured)}</b>."
-        return _live(widgets.HTML(text), f"Measured: {self._measured}.")
+        return _live(widgets.HTML(text), repr(self))
 
 
 def predict(question: str, options: Sequence[str]) -> Prediction:
@@ -135,14 +143,13 @@ def show(figure: Figure, alt: str) -> None:
     if not alt.strip():
         raise ValueError("alt must say in a sentence what is to be seen in the figure")
     width, height = plots.css_size(figure)
-    display(
+    _display(
         {"image/png": b64encode(plots.png(figure)).decode(), "text/plain": alt},
-        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
-        raw=True,
+        {"image/png": {"alt": alt, "width": width, "height": height}},
     )
     # Plain text: a `*` or `$` in it is neither emphasis nor a formula.
     escaped = re.sub(r"([\\`*_{}\[\]<>$~|&])", r"\\\1", alt.strip())
-    display({"text/markdown": f"*{escaped}*", "text/plain": alt}, raw=True)
+    _display({"text/markdown": f"*{escaped}*", "text/plain": alt})
 
 
 def show_source(*objects: Any) -> None:
@@ -163,7 +170,7 @@ def show_source(*objects: Any) -> None:
         title = f"Source of <code>{html.escape(name)}</code>"
         fence = "`" * (1 + max([2, *map(len, re.findall("`+", source))]))  # longer than any inside
         folded = f"<details><summary>{title}</summary>\n\n{fence}python\n{source}\n{fence}\n\n</details>"
-        display({"text/markdown": folded, "text/plain": source}, raw=True)
+        _display({"text/markdown": folded, "text/plain": source})
 
 
 @contextmanager
@@ -216,7 +223,7 @@ def progress(steps: Iterable[T], label: str, total: int | None = None) -> Iterat
 def _advance(steps: Iterable[T], label: str, total: int) -> Iterator[T]:
     bar = widgets.IntProgress(max=max(total, 1), bar_style="info")
     count = widgets.Label(f"0 of {total} {label}")
-    display(_live(widgets.HBox([bar, count]), f"{total} {label}"), raw=True)
+    _display(_live(widgets.HBox([bar, count]), f"{total} {label}"))
     finished = False
 
     def mark(*_: Any) -> None:
@@ -236,6 +243,14 @@ def _advance(steps: Iterable[T], label: str, total: int) -> Iterator[T]:
         mark()
         if shell is not None:
             shell.events.unregister("post_run_cell", mark)
+
+
+def _display(bundle: Bundle, metadata: Bundle | None = None) -> None:
+    """Display a mime bundle; outside a notebook print its text."""
+    if get_ipython() is None:
+        print(bundle["text/plain"])
+    else:
+        display(bundle, metadata=metadata, raw=True)
 
 
 def _live(widget: widgets.Widget, text: str) -> Bundle:

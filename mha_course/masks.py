@@ -3,7 +3,7 @@
 Masks are plain tensors. Combine them with `&`, `|` and `~`, never with `+` or `*`.
 """
 
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import torch
 from jaxtyping import Bool, Integer
@@ -83,7 +83,8 @@ def padding(lengths: Integer[Tensor, " B"], S: int) -> Bool[Tensor, "B 1 1 S"]:
 
 
 def _check_length(name: str, n: int) -> None:
-    if isinstance(n, bool) or not isinstance(n, int):
+    # A SymInt is a length that torch.export does not know yet.
+    if isinstance(n, bool | Tensor) or not isinstance(n, SupportsIndex | torch.SymInt):
         raise TypeError(f"{name} must be an integer, got {type(n).__name__}")
     if n < 0:
         raise ValueError(f"{name} must be at least 0, got {n}")

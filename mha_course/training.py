@@ -88,8 +88,7 @@ def fit(
     update = optimizer(parameters, lr=_check_rate(rate(1), 1))
     supply = _supply(batches, steps)
     modes = [(module, module.training) for module in model.modules()]
-    losses: list[float] = []
-    stopped = False
+    losses, stopped = list[float](), False
     try:
         model.train()
         for step in range(1, steps + 1):
@@ -100,7 +99,7 @@ def fit(
                 stopped = True
                 break
     finally:
-        update.zero_grad()
+        model.zero_grad()
         for module, mode in modes:
             module.training = mode
     return Fit(np.array(losses), stopped)
@@ -117,7 +116,7 @@ def repeat(fn: Callable[[int], Any], seeds: int | Iterable[int]) -> Repeats:
         Repeats(mean, low, high, values).
 
     Raises:
-        TypeError: seeds is neither an integer nor an iterable of integers.
+        TypeError: seeds is neither an integer nor an iterable of integers; fn returns None.
         ValueError: no seed; the same seed twice; results of different shapes.
     """
     values: list[np.ndarray] = []
@@ -128,10 +127,14 @@ def repeat(fn: Callable[[int], Any], seeds: int | Iterable[int]) -> Repeats:
         if seed in seen:
             raise ValueError(f"seeds must differ, got {seed} twice")
         seen.add(int(seed))
-        values.append(np.asarray(fn(int(seed)), dtype=np.float64))
+        result = fn(int(seed))
+        if result is None:
+            raise TypeError("fn must return a number or an array, got None: is a return missing?")
+        values.append(np.asarray(result.detach().cpu() if isinstance(result, Tensor) else result, dtype=np.float64))
         if values[-1].shape != values[0].shape:
-            shapes = f"got {values[0].shape} and, for seed {seed}, {values[-1].shape}"
-            raise ValueError(f"fn must return one shape for every seed, {shapes}")
+            raise ValueError(
+                f"fn must return one shape, got {values[0].shape}, then {values[-1].shape} for seed {seed}"
+            )
     if not values:
         raise ValueError("seeds must hold at least one seed, got none")
     return interval(np.stack(values))
@@ -218,10 +221,9 @@ def _step(
 ) -> float:
     *inputs, target = _check_batch(batch, step)
     value = _check_loss(loss(model(*inputs), target))
-    number = value.item()
-    if not math.isfinite(number):
+    if not math.isfinite(number := value.item()):
         raise FloatingPointError(f"the loss is {number} at step {step}")
-    update.zero_grad()
+    model.zero_grad()  # of every parameter, whether the optimizer was given it or not
     value.backward()
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
@@ -287,9 +289,9 @@ def _check_loss(value: Tensor) -> Tensor:
 
 
 def _check_answer(answer: bool | None) -> bool:
-    if answer is not None and not isinstance(answer, bool):
-        raise TypeError(f"callback must return None or a bool, got {type(answer).__name__}")
-    return answer is True
+    if answer is None or isinstance(answer, bool):
+        return bool(answer)
+    raise TypeError(f"callback must return None or a bool, got {type(answer).__name__}")
 
 
 def _seeds(seeds: int | Iterable[int]) -> Iterable[int]:

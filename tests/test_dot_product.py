@@ -3,6 +3,7 @@
 import copy
 import math
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -429,6 +430,35 @@ def test_nan_in_a_hidden_key_stays_behind_the_mask_forwards() -> None:
     want = attention(q, k, v, mask=causal(T)).out[:, :-1]
     k[:, -1] = math.nan
     assert_close(attention(q, k, v, mask=causal(T)).out[:, :-1], want, rtol=0, atol=0)
+
+
+def test_nan_in_a_hidden_key_reaches_the_gradient_of_q_as_documented() -> None:
+    q, k, v = inputs(B, S=T)
+    k[:, -1] = math.nan
+    q.requires_grad_()
+    attention(q, k, v, mask=causal(T)).out[:, :-1].sum().backward()
+    assert q.grad is not None
+    assert q.grad.isnan().any()
+
+
+def test_scores_that_overflow_to_minus_infinity_give_gradient_0() -> None:
+    q = torch.full((1, 2), 1e30, requires_grad=True)
+    k = torch.full((3, 2), -1e30, requires_grad=True)
+    trace = attention(q, k, torch.ones(3, 2))
+    assert (trace.scores == -math.inf).all()
+    assert_close(trace.weights.detach(), torch.zeros(1, 3))
+    trace.out.sum().backward()
+    assert_close([q.grad, k.grad], [torch.zeros(1, 2), torch.zeros(3, 2)])
+
+
+def test_scale_may_be_a_large_integer() -> None:
+    q, k, v = torch.full((1, 1), 1e-30), torch.ones(2, 1), torch.eye(2)
+    assert_close(attention(q, k, v, scale=10**30).scores, torch.ones(1, 2))
+
+
+def test_annotations_are_checked_in_these_tests() -> None:
+    with pytest.raises(jaxtyping.TypeCheckError):
+        attention(torch.ones(1, 2), torch.ones(3, 4), torch.ones(3, 2))
 
 
 # Memory layouts, transforms, compilation

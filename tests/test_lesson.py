@@ -20,6 +20,19 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 STATE = "application/vnd.jupyter.widget-state+json"
 
 
+class Shell:
+    """IPython's shell, as far as a lesson asks for it: it calls nobody when a cell ends."""
+
+    class events:
+        @staticmethod
+        def register(name: str, function: Any) -> None:
+            assert name == "post_run_cell"
+
+        @staticmethod
+        def unregister(name: str, function: Any) -> None:
+            assert name == "post_run_cell"
+
+
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, dict]]:
     """What is handed to IPython's display: (data, metadata)."""
@@ -30,6 +43,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, dict]]:
         outputs.append((data, metadata or {}))
 
     monkeypatch.setattr(lesson, "display", record)
+    monkeypatch.setattr(lesson, "get_ipython", Shell)
     return outputs
 
 
@@ -307,6 +321,15 @@ def test_progress_bad_total() -> None:
         lesson.progress([1], "steps", total="3")
     with pytest.raises(ValueError, match=r"^total must be at least 0, got -3$"):
         lesson.progress([1], "steps", total=-3)
+
+
+def test_outside_a_notebook_text_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    guess = lesson.predict("Which?", ["a", "b"])
+    assert str(guess) == "Predict. Which?\n  ( ) a\n  ( ) b"
+    assert str(guess.reveal(3)) == "Measured: 3."
+    lesson.show(plots.blank((1, 1)), "A picture.")
+    assert list(lesson.progress([1, 2], "steps")) == [1, 2]
+    assert capsys.readouterr().out == "A picture.\nA picture.\n2 steps\n"
 
 
 def test_expect_error_prints_type_and_first_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Masks: by hand, against loops, at lengths 0 and 1, in every integer type."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -182,3 +183,20 @@ def test_padding_leaves_the_lengths_alone() -> None:
 def test_padding_bad_input(lengths: object, S: object, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         padding(lengths, S)
+
+
+@pytest.mark.unchecked
+def test_lengths_may_be_numpy_integers() -> None:
+    assert_close(causal(np.int64(3)), causal(3), rtol=0, atol=0)
+
+
+@pytest.mark.unchecked
+def test_causal_exports_with_a_length_that_is_not_known_yet() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(~causal(x.shape[-1]), 0.0)
+
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    for strict in (True, False):
+        exported = torch.export.export(Module(), (torch.ones(4, 4),), dynamic_shapes=(dynamic,), strict=strict)
+        assert_close(exported.module()(torch.ones(6, 6)), torch.ones(6, 6).tril())

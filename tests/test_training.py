@@ -265,7 +265,7 @@ def test_seeds_arrive_as_given_from_any_iterable():
         (float, [0, 1.5], TypeError, "seeds must be integers, got float"),
         (float, 0, ValueError, "seeds must hold at least one seed, got none"),
         (float, [4, 1, 4], ValueError, "seeds must differ, got 4 twice"),
-        (np.ones, 3, ValueError, r"one shape for every seed, got \(0,\) and, for seed 1, \(1,\)"),
+        (np.ones, 3, ValueError, r"one shape, got \(0,\), then \(1,\) for seed 1$"),
     ],
 )
 @pytest.mark.unchecked
@@ -293,3 +293,32 @@ def test_t_quantile_equals_the_printed_tables(df, printed):
 def test_t_quantile_refuses():
     with pytest.raises(ValueError, match="df must be at least 1, got 0"):
         t_quantile(0)
+
+
+@pytest.mark.unchecked
+def test_a_forgotten_return_is_named():
+    with pytest.raises(TypeError, match=r"^fn must return a number or an array, got None: is a return missing\?$"):
+        repeat(lambda seed: None, 2)
+
+
+def test_repeat_takes_tensors_that_require_a_gradient():
+    found = repeat(lambda seed: torch.tensor(float(seed), requires_grad=True), [1, 3])
+    assert found.mean == 2
+
+
+def test_no_gradient_is_left_in_any_parameter():
+    model = nn.Linear(2, 1)
+    model.bias.requires_grad_(False)
+    model.bias.grad = torch.ones(1)
+    other = nn.Parameter(torch.zeros(1))
+    model.register_parameter("other", other)  # not handed to the optimizer below
+
+    def of_weight_alone(parameters, lr):
+        return torch.optim.SGD([p for p in parameters if p is not other], lr=lr)
+
+    def loss(out, target):
+        return (out + other - target).square().mean()
+
+    batch = (torch.ones(3, 2), torch.zeros(3, 1))
+    fit(model, [batch], loss=loss, steps=3, lr=0.1, optimizer=of_weight_alone)
+    assert all(p.grad is None for p in model.parameters())

@@ -124,9 +124,8 @@ def recall_accuracy(
     """
     lengths, seeds = _check(lengths, seeds)
     runs = [(name, n, seed) for name in MODELS for n in lengths for seed in seeds]
-    found = [recall(*run, steps=steps) for run in progress(runs)]
-    table = np.array(found).reshape(len(MODELS), len(lengths), len(seeds))
-    return dict(zip(MODELS, table, strict=True))
+    found = {run: recall(*run, steps=steps) for run in progress(runs)}
+    return {name: np.array([[found[name, n, seed] for seed in seeds] for n in lengths]) for name in MODELS}
 
 
 def recall(model: str, length: int, seed: int, *, steps: int = 150) -> float:

@@ -17,6 +17,7 @@ import ipywidgets as widgets
 from matplotlib.figure import Figure
 
 from mha_course import plots
+from mha_course.explorers import _cells
 
 
 class Readout(NamedTuple):
@@ -187,8 +188,23 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             return
         self.picture.value, self.numbers.value, self.error.value = picture, numbers.html(), ""
 
+    def close(self) -> None:
+        """Close every widget of the panel and let go of the figure; the last picture stays on the page."""
+        if self.comm is None:  # closed before, or never finished
+            return
+        parts: list[widgets.Widget] = [self]
+        for part in parts:  # grows while we walk it
+            parts += getattr(part, "children", ())
+            parts += [part.trait_values()[name] for name in ("layout", "style") if part.has_trait(name)]
+        for part in parts[1:]:
+            part.unobserve_all()
+            part.close()
+        del self._figure, self._painter
+        super().close()
+
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The live panel, and for pages without a kernel the picture of the first state."""
+        _cells.shown(self)
         bundle = super()._repr_mimebundle_(**kwargs)
         bundle["image/png"] = b64encode(self._first).decode()
         bundle["text/plain"] = self._first_text

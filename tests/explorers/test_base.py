@@ -1,8 +1,10 @@
 """The base of the explorers, with a tiny explorer of our own."""
 
 import base64
+import gc
 import io
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from mha_course import plots
+from mha_course.explorers import _cells
 from mha_course.explorers.base import Choice, Explorer, Readout, Slider
 
 SIZE = (3, 2)
@@ -266,3 +269,61 @@ def test_a_warning_is_not_swallowed() -> None:
 
     with pytest.warns(UserWarning, match="look here"):
         tiny(compute=warns).close()
+
+
+# Closing
+
+
+def test_close_lets_go_of_every_widget_and_of_the_figure() -> None:
+    before = len(widgets.widget._instances)
+    explorer = tiny()
+    figure = weakref.ref(explorer._figure)
+    assert len(widgets.widget._instances) > before
+    explorer.close()
+    gc.collect()
+    assert figure() is None
+    left = len(widgets.widget._instances) - before
+    assert left <= 0, f"{left} widgets are left"
+    explorer.close()  # a second time does nothing
+
+
+class Shell:
+    """What the base asks of IPython: the request that runs now."""
+
+    def __init__(self) -> None:
+        self.cell: str | None = None
+        self.run = ""
+
+    def get_parent(self) -> dict:
+        metadata = {} if self.cell is None else {"cellId": self.cell}
+        return {"metadata": metadata, "header": {"msg_id": self.run}}
+
+
+class Counting(widgets.Widget):
+    """A widget that counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+def test_a_cell_that_runs_again_closes_what_it_showed(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell()
+    monkeypatch.setattr(_cells, "get_ipython", lambda: shell)
+    monkeypatch.setattr(_cells, "_shown", {})
+    first, second, third, elsewhere = (Counting() for _ in range(4))
+
+    def show(cell: str | None, run: str, *items: Counting) -> list[int]:
+        shell.cell, shell.run = cell, run
+        for item in items:
+            _cells.shown(item)
+        return [item.closed for item in (first, second, third, elsewhere)]
+
+    assert show("a", "1", first, second) == [0, 0, 0, 0]  # two in one run of a cell
+    assert show("b", "2", second, elsewhere) == [0, 0, 0, 0]
+    assert show("a", "3", third) == [1, 0, 0, 0]  # cell b still shows the second
+    assert show("b", "4", first) == [1, 1, 0, 1]
+    assert show(None, "5", third) == [1, 1, 0, 1]  # a front end that does not name its cells
+    assert show(None, "6", third) == [1, 1, 0, 1]

@@ -44,6 +44,18 @@ def kernel() -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
         manager.shutdown_kernel(now=True)
 
 
+def test_a_cell_run_again_and_again_does_not_pile_up_explorers() -> None:
+    count = "from ipywidgets.widgets import widget; assert len(widget._instances) < 100"
+    with kernel() as (_, client):
+        client.execute_interactive("from mha_course import explorers", timeout=60)
+        for _ in range(5):  # 47 widgets each
+            message = client.session.msg("execute_request", {"code": "explorers.geometry()", "silent": False})
+            message["metadata"]["cellId"] = "one"  # as JupyterLab names the cell
+            client.shell_channel.send(message)
+            client.get_shell_msg(timeout=30)
+        assert client.execute_interactive(count, timeout=60)["content"]["status"] == "ok"
+
+
 def test_an_interrupted_training_can_be_run_again() -> None:
     cells = nbformat.read(FOLDER / "01_why_attention.ipynb", as_version=4).cells
     sources = [cell.source for cell in cells if cell.cell_type == "code"]
