@@ -40,6 +40,11 @@ WANTED_GB = 2.5
 FIRST_PORT = 8888
 TORCH = "torch==2.13.0"  # the version the stored outputs were made with; newer ones come with other rounding
 PINNED = re.compile(r"^([A-Za-z0-9][\w.-]*)==", re.M)
+LESSON = re.compile(r"\d\d_[a-z0-9_]+\.ipynb$")
+FOREIGN = re.compile(  # the user's variables that would change what the course runs or where it installs
+    r"JUPYTER(?!_(DATA_DIR|RUNTIME_DIR|PLATFORM_DIRS|ALLOW_INSECURE_WRITES)$)|PYTEST_"
+    r"|PYTHON(PATH|HOME|OPTIMIZE|SAFEPATH|WARNINGS|INSPECT)$|PIP_(TARGET|PREFIX|ROOT|USER|DRY_RUN)$"
+)
 
 
 class Fail(Exception):
@@ -100,9 +105,9 @@ def refusal(version, argv):
 
 def environment(**more):
     """The variables a process of the course runs with: nothing from the user's own packages or kernels."""
-    env = dict(os.environ, PYTHONNOUSERSITE="1", JUPYTER_PREFER_ENV_PATH="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
-    for name in ("PYTHONPATH", "PYTHONHOME"):
-        env.pop(name, None)
+    env = dict((name, value) for name, value in os.environ.items() if not FOREIGN.match(name))
+    env.update(PYTHONNOUSERSITE="1", JUPYTER_PREFER_ENV_PATH="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    env.update(PIP_USER="0", PIP_DRY_RUN="0")  # pip.conf may say otherwise
     return dict(env, **more)
 
 
@@ -207,7 +212,7 @@ def install(lock, why, anew):
     env = environment(TMPDIR=temporary, TEMP=temporary, TMP=temporary)
     try:
         step(pip + ["-r", REQUIREMENTS], lock, env, Progress(len(PINNED.findall(read(REQUIREMENTS)))))
-        step(pip + ["--no-deps", "--no-build-isolation", "-e", HERE], lock, env)
+        step(pip + ["--no-deps", "--no-build-isolation", "-e", "."], lock, env)
         step([PYTHON, "-m", "pip", "check"], lock, env)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -277,7 +282,8 @@ def explain(output):
     if missing:
         return "pip's package index has no %s for this Python and system" % missing.group(1)
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
-    return ([line for line in lines if line.startswith(("ERROR", "Error"))] or lines)[-1]
+    errors = [line for line in lines if line.startswith(("ERROR", "Error"))] or lines
+    return lines[-1] if errors[-1] == "ERROR: Exception:" else errors[-1]  # a traceback follows that one
 
 
 class Progress(object):
@@ -338,6 +344,7 @@ def become(command, **more):
 def lessons(numbers=()):
     """Paths of the notebooks, all or those with these numbers."""
     found = sorted(glob.glob(os.path.join(glob.escape(NOTEBOOKS), "*.ipynb")))
+    found = [path for path in found if LESSON.match(os.path.basename(path))]
     if not found:
         raise Fail("there are no lessons in %s" % NOTEBOOKS)
     by_number = {os.path.basename(path)[:2]: path for path in found}
@@ -347,24 +354,32 @@ def lessons(numbers=()):
     return [by_number[number.zfill(2)] for number in numbers] or found
 
 
-def cleared(text):
+def cleared(path):
     """A notebook's text without the answers: no outputs, but for cells tagged keep-output, and no counts."""
-    notebook = json.loads(text)
-    notebook["metadata"].pop("widgets", None)
-    for cell in notebook["cells"]:
-        if cell["cell_type"] != "code":
-            continue
-        cell["execution_count"] = None
-        if "keep-output" not in cell["metadata"].get("tags", []):
-            cell["outputs"] = []
-        for output in cell["outputs"]:
-            if "execution_count" in output:
-                output["execution_count"] = None
+    try:
+        notebook = json.loads(read(path))
+        notebook["metadata"].pop("widgets", None)
+        for cell in notebook["cells"]:
+            if cell["cell_type"] != "code":
+                continue
+            cell["execution_count"] = None
+            if "keep-output" not in cell["metadata"].get("tags", []):
+                cell["outputs"] = []
+            for output in cell["outputs"]:
+                if "execution_count" in output:
+                    output["execution_count"] = None
+    except OSError as error:
+        raise Fail("%s cannot be read: %s" % (os.path.relpath(path, HERE), error.strerror))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = "it has no %s" % error if isinstance(error, KeyError) else error
+        raise Fail("%s is not a notebook: %s" % (os.path.relpath(path, HERE), reason))
     return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def copy_lessons(fresh=None):
     """Give work/ the lessons it does not have; take `fresh` anew and keep the learner's beside it."""
+    if fresh:
+        cleared(fresh)  # fails before anything moves
     try:
         os.makedirs(WORK, exist_ok=True)
         if fresh:
@@ -381,7 +396,12 @@ def copy_lessons(fresh=None):
     for path in lessons():
         mine = os.path.join(WORK, os.path.basename(path))
         if not os.path.lexists(mine):
-            write(mine, cleared(read(path)))
+            try:
+                text = cleared(path)
+            except Fail as reason:
+                say("%s: going on without it" % reason)
+                continue
+            write(mine, text)
 
 
 def free_port(asked):
@@ -412,17 +432,18 @@ def lab(options):
     folder = NOTEBOOKS if options.read else WORK
     command = [PYTHON, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=%d" % port,
                "--ServerApp.port_retries=0", "--ServerApp.root_dir=" + folder, "--ServerApp.answer_yes=True",
-               "--Application.log_level=WARN"]  # fmt: skip
+               "--Application.log_level=WARN",
+               "--ServerApp.jpserver_extensions={'jupyter_server_terminals': True, 'jupyter_lsp': True}"]  # fmt: skip
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--ServerApp.allow_root=True")
     if options.no_browser:
         command.append("--ServerApp.open_browser=False")
-    more = {}
+    more = {"JUPYTER_NO_CONFIG": "1"}  # neither the user's nor the system's: they can switch the token off
     if os.access(VENV, os.W_OK):  # tabs of other projects stay closed
+        more["JUPYTERLAB_SETTINGS_DIR"] = os.path.join(VENV, "settings")
         more["JUPYTERLAB_WORKSPACES_DIR"] = os.path.join(VENV, "workspaces", os.path.basename(folder))
-    if not os.environ.get("JUPYTER_TOKEN"):
-        os.environ.pop("JUPYTER_TOKEN", None)  # an empty one would switch the token off
-    say("JupyterLab opens %s on 127.0.0.1:%d; Ctrl-C ends it" % (os.path.basename(folder) + "/", port))
+    note = "; what you change there changes the course's own files" if options.read else ""
+    say("JupyterLab opens %s/ on 127.0.0.1:%d%s; Ctrl-C ends it" % (os.path.basename(folder), port, note))
     return become(command, **more)
 
 
@@ -446,6 +467,8 @@ CPUS = (
 
 def cpus(options):
     chosen = lessons(options.numbers)
+    for path in chosen:
+        cleared(path)  # fails for one that is not a notebook
     ensure()
     rows, good = [], True
     for way, more in CPUS:

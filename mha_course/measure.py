@@ -5,13 +5,14 @@ Memory is counted from PyTorch's own allocations, not guessed from the process.
 """
 
 import gc
-import math
 import os
+import re
 import statistics
 import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -22,7 +23,10 @@ from torch.profiler import ProfilerActivity, profile
 
 _PROFILER = threading.RLock()  # PyTorch has one profiler for the whole process
 # what the profiler writes about its start, its stop, and a release of memory held before
-_CHATTER = (b"SyncActivityProfilerHandler.cpp", b"CPUAllocator.cpp")
+_CHATTER = re.compile(
+    rb"(?:(?:VERBOSE|INFO|WARNING|ERROR|STAGE|USDT):[\d: -]+ SyncActivityProfilerHandler\.cpp"
+    rb"|\[?[IWE]\d{4} [\d:. ]+ CPUAllocator\.cpp):\d+\][^\n]*\n?"
+)
 
 
 class Timing(NamedTuple):
@@ -50,10 +54,9 @@ class Timing(NamedTuple):
     def __repr__(self) -> str:
         """For example: 1.23 ms (quartiles 1.2 and 1.31 ms, repeats: 7)."""
         units = ((1, "s"), (1e3, "ms"), (1e6, "us"))
-        factor, unit = next((u for u in units if u[0] * self.median >= 1), (1e9, "ns"))
-        middle, low, high = (f"{factor * x:.3g}" for x in (self.median, *self.spread))
-        repeats = len(self.seconds)
-        return f"{middle} {unit} (quartiles {low} and {high} {unit}, repeats: {repeats})"
+        factor, unit = next((u for u in units if float(_digits(u[0] * self.median)) >= 1), (1e9, "ns"))
+        middle, low, high = (_digits(factor * x) for x in (self.median, *self.spread))
+        return f"{middle} {unit} (quartiles {low} and {high} {unit}, repeats: {len(self.seconds)})"
 
 
 class PairedRatio(NamedTuple):
@@ -61,10 +64,8 @@ class PairedRatio(NamedTuple):
 
     Attributes:
         median: the median over the rounds of (time of a) / (time of b).
-        low: lower end of an interval that holds the true median with at least 95 %.
-        high: its upper end.
-        control: the same median for a against itself; how far it is from 1 shows what a ratio
-            of this measurement is worth.
+        low, high: the ends of an interval that holds the true median with at least 95 %.
+        control: the same median for a against itself; its distance from 1 shows what a ratio is worth.
     """
 
     median: float
@@ -74,9 +75,8 @@ class PairedRatio(NamedTuple):
 
     def __repr__(self) -> str:
         """For example: 0.52 (95 % interval 0.50 to 0.55; a against itself 1.00)."""
-        return (
-            f"{self.median:.3g} (95 % interval {self.low:.3g} to {self.high:.3g}; a against itself {self.control:.3g})"
-        )
+        middle, low, high, control = map(_digits, self)
+        return f"{middle} (95 % interval {low} to {high}; a against itself {control})"
 
 
 @contextmanager
@@ -115,16 +115,15 @@ def timings(fn: Callable[[], Any], *, repeats: int = 7, warmup: int = 1) -> Timi
         Timing(seconds); what fn raises is passed on.
 
     Raises:
-        TypeError: fn cannot be called; repeats or warmup is not an integer.
+        TypeError: fn cannot be called, or returns a generator or coroutine; repeats or warmup is not an integer.
         ValueError: repeats is below 1, warmup below 0.
     """
     _check_callable("fn", fn)
     _check_count("repeats", repeats, 1)
     _check_count("warmup", warmup, 0)
     with _no_garbage_collection():
-        for _ in range(warmup):
-            fn()
-        return Timing(tuple(_seconds(fn) for _ in range(repeats)))
+        taken = [_seconds(fn) for _ in range(warmup + repeats)]
+    return Timing(tuple(taken[warmup:]))
 
 
 def paired_ratio(fn_a: Callable[[], Any], fn_b: Callable[[], Any], *, rounds: int = 21, warmup: int = 1) -> PairedRatio:
@@ -133,7 +132,6 @@ def paired_ratio(fn_a: Callable[[], Any], fn_b: Callable[[], Any], *, rounds: in
     Each round times a, b, a.
     ratio of a round = (mean of both times of a) / (time of b)
     control of a round = (first time of a) / (second time of a)
-
     A ratio of two medians may be 3 % off where the median of paired ratios is 0.3 % off.
 
     Args:
@@ -146,8 +144,8 @@ def paired_ratio(fn_a: Callable[[], Any], fn_b: Callable[[], Any], *, rounds: in
         PairedRatio(median, low, high, control); what a function raises is passed on.
 
     Raises:
-        TypeError: fn_a or fn_b cannot be called; rounds or warmup is not an integer.
-        ValueError: rounds is below 6, warmup below 0.
+        TypeError: as in `timings`; rounds or warmup is not an integer.
+        ValueError: rounds is below 6, warmup below 0; fn_a or fn_b is too short for the clock.
 
     Source: Conover, Practical Nonparametric Statistics, 3rd edition 1999, section 3.2: the
         interval for a median runs between two order statistics.
@@ -156,26 +154,29 @@ def paired_ratio(fn_a: Callable[[], Any], fn_b: Callable[[], Any], *, rounds: in
     _check_callable("fn_b", fn_b)
     _check_count("rounds", rounds, 6)
     _check_count("warmup", warmup, 0)
+    outer = _outer_order_statistic(rounds)
     ratios, controls = [], []
     with _no_garbage_collection():
         for _ in range(warmup):
-            fn_a()
-            fn_b()
+            _seconds(fn_a)
+            _seconds(fn_b)
         for _ in range(rounds):
             first, b, second = _seconds(fn_a), _seconds(fn_b), _seconds(fn_a)
+            if not min(first, b, second):
+                raise ValueError("fn_a and fn_b must last longer than the clock's step, got 0 s: let a call do more")
             ratios.append((first + second) / 2 / b)
             controls.append(first / second)
     ratios.sort()
-    outer = _outer_order_statistic(rounds)
     return PairedRatio(statistics.median(ratios), ratios[outer], ratios[-1 - outer], statistics.median(controls))
 
 
 def peak_memory(fn: Callable[[], Any], *, device: torch.device | str = "cpu") -> int:
     """Count the bytes that PyTorch holds at the peak while fn runs, above what it held before.
 
-    On the CPU every allocation and release is recorded by PyTorch's profiler: exact, and the
-    same in each run. The release of memory that was held before is not seen, nor is what other
-    libraries allocate, NumPy for one. What fn writes to standard error comes out at the end.
+    On the CPU every allocation and release of the calling thread and of PyTorch's own threads is
+    recorded by PyTorch's profiler: exact, and the same in each run. Not seen are threads that
+    fn starts in Python, the release of memory that was held before, and what other libraries
+    allocate, NumPy for one. What fn writes to standard error comes out at the end.
     On CUDA it is `torch.cuda.max_memory_allocated`, whose peak statistics are reset.
 
     Args:
@@ -186,7 +187,7 @@ def peak_memory(fn: Callable[[], Any], *, device: torch.device | str = "cpu") ->
         Bytes, at least 0; what fn raises is passed on.
 
     Raises:
-        TypeError: fn cannot be called.
+        TypeError: fn cannot be called, or returns a generator or coroutine.
         ValueError: device is neither a CPU nor a CUDA device.
         RuntimeError: called inside another `peak_memory`, or while another profiler records.
     """
@@ -198,32 +199,31 @@ def peak_memory(fn: Callable[[], Any], *, device: torch.device | str = "cpu") ->
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        result = fn()
+        result = _ran(fn())
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
     with _PROFILER:
         if torch.autograd._profiler_enabled():
             raise RuntimeError("peak_memory cannot run while another profiler is recording")
         recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        with _without_lines(*_CHATTER), recorder:
-            result = fn()  # noqa: F841
-    return max(accumulate(_allocations(recorder), initial=0))
+        with _without_chatter(), recorder:
+            result = _ran(fn())  # noqa: F841
+    kineto: Any = recorder.profiler
+    events = sorted(kineto.kineto_results.events(), key=lambda e: e.start_ns())
+    on_cpu = (e for e in events if e.device_type() == torch.autograd.DeviceType.CPU)
+    return max(accumulate((e.nbytes() for e in on_cpu if e.name() == "[memory]"), initial=0))
 
 
 def _seconds(fn: Callable[[], Any]) -> float:
     start = time.perf_counter()
     result = fn()
-    _wait()
-    end = time.perf_counter()
-    del result
-    return end - start
-
-
-def _wait() -> None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
     if torch.backends.mps.is_available():
         torch.mps.synchronize()
+    end = time.perf_counter()
+    _ran(result)
+    return end - start
 
 
 @contextmanager
@@ -238,17 +238,9 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _allocations(recorder: profile) -> list[int]:
-    """Bytes of each allocation (positive) and release (negative) on the CPU, in order."""
-    kineto: Any = recorder.profiler
-    events = sorted(kineto.kineto_results.events(), key=lambda e: e.start_ns())
-    on_cpu = (e for e in events if e.device_type() == torch.autograd.DeviceType.CPU)
-    return [e.nbytes() for e in on_cpu if e.name() == "[memory]"]
-
-
 @contextmanager
-def _without_lines(*markers: bytes) -> Iterator[None]:
-    """Hold back what is written to file descriptor 2 inside; pass it on without marked lines.
+def _without_chatter() -> Iterator[None]:
+    """Hold back what is written to file descriptor 2 inside; pass it on without `_CHATTER`.
 
     PyTorch's profiler writes from C++, past sys.stderr, and no setting made after
     `import torch` stops it. In a notebook sys.stderr is not file descriptor 2 and is not delayed.
@@ -268,15 +260,31 @@ def _without_lines(*markers: bytes) -> Iterator[None]:
             os.dup2(original, 2)
             os.close(original)
             file.seek(0)
-            kept = [line for line in file if not any(marker in line for marker in markers)]
-            os.write(2, b"".join(kept))
+            os.write(2, _CHATTER.sub(b"", file.read()))
 
 
 def _outer_order_statistic(n: int) -> int:
     """How many of n sorted values lie outside each end of a 95 % interval for the median."""
-    # chance that the median lies outside when `outer` values are left out at each end
-    misses = accumulate(2 * math.comb(n, outer) * 0.5**n for outer in range(n))
-    return sum(1 for miss in misses if miss <= 0.05) - 1
+    # With `outer` left out at each end the median lies outside in 2 * misses of 2**n cases.
+    outer, binomial, misses, most = -1, 1, 1, 2**n // 40
+    while misses <= most:
+        outer += 1
+        binomial = binomial * (n - outer) // (outer + 1)
+        misses += binomial
+    return outer
+
+
+def _digits(x: float) -> str:  # three significant ones, without an exponent below a million
+    return f"{float(f'{x:.3g}'):g}"
+
+
+def _ran(result: Any) -> Any:
+    """Refuse the result of a function whose body has not run."""
+    if isinstance(result, types.CoroutineType):
+        result.close()  # else Python warns that nobody waited for it
+    if isinstance(result, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        raise TypeError(f"a measured function must run its body, got a {type(result).__name__}: use it up inside")
+    return result
 
 
 def _check_callable(name: str, fn: Any) -> None:

@@ -1,10 +1,13 @@
 """The measuring kit: exact arithmetic on fake clocks, exact bytes, and no stray lines in a cell."""
 
 import gc
+import math
 import os
 import sys
 import threading
 import time
+import weakref
+from fractions import Fraction
 from textwrap import dedent
 
 import nbformat
@@ -72,6 +75,11 @@ def test_one_repeat_has_no_spread(clock):
         ((0.00125,), "1.25 ms (quartiles 1.25 and 1.25 ms, repeats: 1)"),
         ((2e-6,), "2 us (quartiles 2 and 2 us, repeats: 1)"),
         ((3e-8,), "30 ns (quartiles 30 and 30 ns, repeats: 1)"),
+        ((9.9996e-4,), "1 ms (quartiles 1 and 1 ms, repeats: 1)"),
+        ((0.99951,), "1 s (quartiles 1 and 1 s, repeats: 1)"),
+        ((9.994e-7,), "999 ns (quartiles 999 and 999 ns, repeats: 1)"),
+        ((0.001, 0.9, 2.0004), "900 ms (quartiles 450 and 1450 ms, repeats: 3)"),
+        ((0.0,), "0 ns (quartiles 0 and 0 ns, repeats: 1)"),
     ],
 )
 def test_timing_reads_in_a_sensible_unit(seconds, text):
@@ -97,6 +105,56 @@ def test_the_garbage_collector_is_paused_and_put_back(clock):
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_garbage_is_collected_before_the_first_call():
+    class Cycle:
+        pass
+
+    one = Cycle()
+    one.own = one
+    there = weakref.ref(one)
+    gc.disable()
+    try:
+        del one
+        assert there() is not None
+        seen = []
+        timings(lambda: seen.append(there()), repeats=1, warmup=0)
+        assert seen == [None]
+    finally:
+        gc.enable()
+
+
+def generator():
+    yield 1
+
+
+async def coroutine():
+    return 1
+
+
+async def generates_later():
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"), [(generator, "generator"), (coroutine, "coroutine"), (generates_later, "async_generator")]
+)
+@pytest.mark.parametrize(
+    "measured",
+    [
+        lambda fn: timings(fn, warmup=0),
+        timings,
+        lambda fn: paired_ratio(fn, list),
+        lambda fn: paired_ratio(list, fn, warmup=0),
+        peak_memory,
+    ],
+)
+def test_a_body_that_does_not_run_is_refused(fn, kind, measured):
+    with pytest.raises(TypeError, match=f"a measured function must run its body, got a {kind}: use it up inside"):
+        measured(fn)
+    assert gc.isenabled()
+    assert timings(lambda: list(generator()), repeats=1)
 
 
 def test_what_is_timed_passes_its_error_on_and_leaves_the_collector_on():
@@ -135,6 +193,37 @@ def test_paired_ratio_is_a_over_b_with_the_interval_of_the_median(clock):
 def test_interval_of_the_median_is_the_published_one(rounds, outer):
     # binomial tables: 6th and 16th of 21 values, 40th and 61st of 100
     assert measure._outer_order_statistic(rounds) == outer
+
+
+@pytest.mark.parametrize("n", [6, 8, 9, 57, 1030, 1031])
+def test_interval_of_the_median_is_the_widest_that_is_left_out(n):
+    outer = measure._outer_order_statistic(n)
+    misses = [Fraction(2 * sum(math.comb(n, i) for i in range(m + 1)), 2**n) for m in (outer, outer + 1)]
+    assert misses[0] <= Fraction(1, 20) < misses[1]
+
+
+def test_many_rounds(clock):
+    found = paired_ratio(clock.takes(1), clock.takes(2), rounds=1030)
+    assert found == pytest.approx((0.5, 0.5, 0.5, 1))
+
+
+def test_the_interval_is_known_before_the_rounds(monkeypatch):
+    calls = []
+    monkeypatch.setattr(measure, "_outer_order_statistic", lambda n: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        paired_ratio(lambda: calls.append("a"), list, rounds=6)
+    assert calls == []
+
+
+@pytest.mark.parametrize("times", [(0, 1), (1, 0), (0, 0)])
+def test_a_clock_that_does_not_move_is_named(clock, times):
+    assert timings(clock.takes(0)).median == 0
+    with pytest.raises(ValueError, match="must last longer than the clock's step, got 0 s"):
+        paired_ratio(*map(clock.takes, times))
+
+
+def test_large_ratios_have_no_exponent():
+    assert repr(PairedRatio(1234.5, 999.6, 20000, 1)) == "1230 (95 % interval 1000 to 20000; a against itself 1)"
 
 
 def test_paired_ratio_runs_in_turn():
@@ -216,14 +305,32 @@ def test_peak_memory_keeps_what_fn_writes_and_opens_no_file(capfd):
     assert before == after
 
 
-def test_other_lines_written_meanwhile_are_not_lost(capfd):
-    with measure._without_lines(b"Handler"):
-        os.write(2, b"before\nUSDT Handler start\nafter")
-    assert capfd.readouterr().err == "before\nafter"
+START = b"USDT:2026-11-29 20:18:30 18741:18741 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
+RELEASE = b"[W1129 20:18:30.762056464 CPUAllocator.cpp:245] Memory block of unknown size was allocated\n"
+
+
+@pytest.mark.parametrize("chatter", [START, RELEASE, RELEASE[1:], START + RELEASE])
+@pytest.mark.parametrize("before", [b"", b"before\n", b"before", b"USDT: before ", b"[W mine] ", b"CPUAllocator.cpp\n"])
+def test_other_text_written_meanwhile_is_not_lost(capfd, before, chatter):
+    with measure._without_chatter():
+        os.write(2, before + chatter + b"after")
+    assert capfd.readouterr().err == before.decode() + "after"
+
+
+def test_text_without_a_newline_at_its_end_is_not_lost(capfd):
+    held = [allocate(64)]
+
+    def fn():
+        os.write(2, b"one ")
+        held.clear()
+        os.write(2, b"two")
+
+    peak_memory(fn)
+    assert capfd.readouterr().err == "one two"
 
 
 def test_standard_error_is_restored_after_an_error(capfd):
-    with pytest.raises(KeyError), measure._without_lines(b"Handler"):
+    with pytest.raises(KeyError), measure._without_chatter():
         raise KeyError
     os.write(2, b"back\n")
     assert capfd.readouterr().err == "back\n"
@@ -248,6 +355,42 @@ def test_peak_memory_in_threads_waits_for_its_turn():
     for worker in workers:
         worker.join()
     assert sorted(found) == [(kib, kib * KIB) for kib in (16, 32, 64)]
+
+
+def test_peak_memory_holds_one_lock_while_it_measures(monkeypatch):
+    lock, waits, order = measure._PROFILER, threading.Event(), []
+
+    class Spy:
+        def __enter__(self):
+            if threading.current_thread() is worker:
+                waits.set()
+            lock.acquire()
+
+        def __exit__(self, *_):
+            lock.release()
+
+    def first():
+        worker.start()
+        assert waits.wait(60), "the second measurement asks for the lock"
+        order.append("first ends")
+
+    worker = threading.Thread(target=lambda: peak_memory(lambda: order.append("second begins")))
+    monkeypatch.setattr(measure, "_PROFILER", Spy())
+    peak_memory(first)
+    worker.join()
+    assert order == ["first ends", "second begins"]
+
+
+def test_peak_memory_sees_a_backward_pass_but_no_thread_started_in_python():
+    def in_a_thread():
+        worker = threading.Thread(target=allocate, args=(1024,))
+        worker.start()
+        worker.join()
+
+    assert peak_memory(in_a_thread) == 0
+    x = torch.ones(KIB, requires_grad=True)
+    y = (x * 2).sum()
+    assert peak_memory(y.backward) >= 4 * KIB
 
 
 def test_a_profiler_inside_a_profiler_is_refused():

@@ -1,7 +1,9 @@
 """Call a solution on a copy of the inputs, and read what comes back."""
 
+import functools
+import inspect
+import re
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from mha_course.checks import words
 from mha_course.checks.task import Case, Task
 
 
@@ -24,18 +27,20 @@ class Outcome(NamedTuple):
     """What a call gave: results as float64 tensors, or an error, or something unreadable."""
 
     results: tuple[Tensor, ...] | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     unreadable: Problem | None = None
     changed: tuple[str, ...] = ()  # names of arguments that the call changed
 
 
 def call(task: Task, fn: Callable[..., Any], case: Case) -> Outcome:
-    """Call fn on a copy of the inputs, and read what comes back."""
+    """Call fn on a copy of the inputs, and read what comes back; only an interrupt passes through."""
     copies = [_copy(x) for x in case.inputs]
     try:
         returned = fn(*copies)
         results = _read(task, returned)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return Outcome(error=error)
     changed = tuple(
         name
@@ -58,11 +63,31 @@ class _Transposes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def reverses_axes(fn: Callable[..., Any], case: Case) -> bool:
+def reverses_axes(task: Task, fn: Callable[..., Any], case: Case) -> bool:
     """Call fn once more, and see whether it takes x.T of more than two axes."""
-    with _Transposes() as seen, suppress(Exception):
-        fn(*map(_copy, case.inputs))
+    with _Transposes() as seen:
+        call(task, fn, case)
     return seen.reverses
+
+
+# what functions in C say that do not take so many arguments, or not by that name
+_REFUSES = r"^\S+ (takes|missing \d+ required|expected (at|exactly)|got an unexpected keyword)"
+
+
+def is_refused(fn: Callable[..., Any], error: BaseException, case: Case) -> bool:
+    """Whether the call itself failed: fn does not take these arguments, and never ran."""
+    traceback = error.__traceback__  # its first frame is `call`'s
+    if not isinstance(error, TypeError) or traceback is None or traceback.tb_next is not None:
+        return False
+    try:
+        inspect.signature(fn, follow_wrapped=False).bind(*case.inputs)
+    except TypeError:
+        return True
+    except Exception:  # functions in C often have no signature
+        said = words.message(error)
+        own = "invalid combination of arguments" in said and not isinstance(fn, functools.partial)
+        return own or re.search(_REFUSES, said) is not None
+    return False
 
 
 def _copy(x: Any) -> Any:
@@ -72,9 +97,13 @@ def _copy(x: Any) -> Any:
 
 
 def _equal(before: Any, after: Any) -> bool:
-    if isinstance(before, Tensor):
-        return torch.equal(before, after.detach())
-    return bool(np.array_equal(before, after))
+    try:
+        if isinstance(before, Tensor):
+            with torch._C.DisableTorchFunctionSubclass():
+                return after.dtype == before.dtype and torch.equal(before, torch.detach(after))
+        return bool(np.array_equal(before, after))
+    except Exception:  # changed so that it cannot be compared, to a sparse tensor for one
+        return False
 
 
 def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
@@ -96,9 +125,12 @@ def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
     if len(parts) != len(names):
         return _unreadable(f"it returns a {_count(returned)}, expected {len(names)}", wanted)
     for name, part in zip(names, parts, strict=True):
-        if not isinstance(part, array):
-            return _unreadable(f"{name} is a {_type(part)}, expected a {kind}", wanted)
-        dtype = str(part.dtype).removeprefix("torch.")
+        if type(part) not in (array, torch.nn.Parameter):  # a subclass may lie about its numbers
+            plain = "plain " if isinstance(part, array) else ""
+            return _unreadable(f"{name} is a {_type(part)}, expected a {plain}{kind}", wanted)
+        if not task.numpy and (part.is_nested or part.layout != torch.strided):
+            return _unreadable(f"{name} is a {_layout(part)} tensor, expected a dense one", wanted)
+        dtype = str(part.dtype.newbyteorder("=") if task.numpy else part.dtype).removeprefix("torch.")
         if dtype != "float64":
             return Problem(
                 f"{name} has type {dtype}, expected float64, the type of the inputs",
@@ -109,8 +141,8 @@ def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
                 ),
             )
     if task.numpy:
-        return tuple(torch.from_numpy(np.array(part)) for part in parts)
-    return tuple(part.detach().cpu().clone() for part in parts)
+        return tuple(torch.from_numpy(np.array(part, dtype=np.float64, order="C")) for part in parts)
+    return tuple(torch.detach(part).cpu().clone() for part in parts)
 
 
 def _unreadable(fault: str, wanted: str) -> Problem:
@@ -125,7 +157,14 @@ def _is_pair(x: Any) -> bool:
 def _type(x: Any) -> str:
     if _is_pair(x):
         return "pair (values, indices)"
-    return "NumPy array" if isinstance(x, np.ndarray) else type(x).__name__
+    return "NumPy array" if type(x) is np.ndarray else type(x).__name__
+
+
+def _layout(x: Tensor) -> str:
+    if x.is_nested:
+        return "nested"
+    name = str(x.layout).removeprefix("torch.")
+    return "sparse" if "sparse" in name else name
 
 
 def _count(x: tuple[Any, ...] | list[Any]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, words
-from mha_course.checks.calls import Outcome, Problem, call, reverses_axes
+from mha_course.checks.calls import Outcome, Problem, call, is_refused, reverses_axes
 from mha_course.checks.task import Case, Task
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
@@ -52,12 +52,9 @@ def check(name: str, fn: Callable[..., Any]) -> Verdict:
 
 def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
     cases = task.cases()
-    outcomes = []
-    for case in cases:
-        outcome = call(task, fn, case)
-        if outcome.error is not None and words.is_stub(outcome.error):
-            return Verdict(False, NOT_ATTEMPTED, "the function raises NotImplementedError")
-        outcomes.append(outcome)
+    outcomes = [call(task, fn, case) for case in cases]
+    if all(outcome.error is not None and words.is_stub(outcome.error) for outcome in outcomes):
+        return Verdict(False, NOT_ATTEMPTED, "the function raises NotImplementedError")
     expected = [call(task, task.reference, case) for case in cases]
     found = (_problem(task, fn, i, case, outcomes[i], expected[i]) for i, case in enumerate(cases))
     problem = next((one for one in found if one is not None), None)
@@ -107,7 +104,12 @@ def _problem(
         if x.shape != y.shape:
             shapes = [words.shape_in_letters(z.shape, case.sizes, letters) for z in (x, y)]
             fault = f"{name} has the wrong shape"
-            hints = errors.REVERSED_AXES if reverses_axes(fn, case) else _shape_hints(task, case)
+            if reverses_axes(task, fn, case):
+                hints = errors.REVERSED_AXES
+            elif x.ndim < y.ndim and 1 in y.shape:
+                hints = errors.SQUEEZED
+            else:
+                hints = _shape_hints(task, case)
             return Problem(fault, f"shape {shapes[0]}, expected {shapes[1]}, {where}", hints)
         for bad, what in ((x.isnan(), "NaN"), (x.isinf(), "infinity")):
             if bad.any():
@@ -129,26 +131,29 @@ def _shape_hints(task: Task, case: Case) -> tuple[str, str]:
     return f"Print the shape after each line{different}, and find the first that surprises.", task.shape_hint
 
 
-def _error(task: Task, fn: Callable[..., Any], error: Exception, case: Case, where: str) -> Problem:
+def _error(task: Task, fn: Callable[..., Any], error: BaseException, case: Case, where: str) -> Problem:
     said, line = words.raised(error, fn)
-    traceback = error.__traceback__  # its first frame is `call`'s; without a second, fn never ran
-    if isinstance(error, TypeError) and traceback is not None and traceback.tb_next is None:
+    if is_refused(fn, error, case):
         form = f"fn({', '.join(task.arguments)})"
+        count = "one argument" if len(task.arguments) == 1 else f"{len(task.arguments)} arguments"
         return Problem(
-            f"it cannot be called as {form}",
-            said,
-            ("Look at the def line.", f"Let it take {len(task.arguments)} arguments, as {form}."),
+            f"it cannot be called as {form}", said, ("Look at the def line.", f"Let it take {count}, as {form}.")
         )
     hints = errors.hints(error, case.sizes)
-    if isinstance(error, RuntimeError) and reverses_axes(fn, case):
+    if words.is_stub(error):
+        hints = errors.UNFINISHED
+    elif isinstance(error, RuntimeError) and reverses_axes(task, fn, case):
         hints = errors.REVERSED_AXES
     return Problem(f"it raises {said}", f"{line}, {where}" if line else where, hints)
 
 
 def _same(got: Outcome, like: Outcome) -> bool:
-    """Whether two outcomes are equal: the numbers to the tolerance, or the kind of error."""
+    """Whether two outcomes are equal: the numbers to the tolerance, or a product that does not fit.
+
+    A variation raises nothing else than what such a product raises.
+    """
     if got.error is not None and like.error is not None:
-        return type(got.error) is type(like.error)
+        return type(got.error) is type(like.error) and errors.is_of_a_product(got.error)
     if got.results is None or like.results is None:
         return False
     return all(

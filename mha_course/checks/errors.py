@@ -4,11 +4,22 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mha_course.checks import words
+
 Hints = tuple[str, str]
 
 REVERSED_AXES = (
     "x.T reverses all axes of a tensor: with three of them, (B, S, D) becomes (D, S, B).",
     "Swap the last two axes alone: x.transpose(-2, -1).",
+)
+
+SQUEEZED = (
+    "Call your function with inputs of these sizes, and print the shape after each line: which axis is lost?",
+    "An axis of size 1 is an axis too. squeeze() takes all of them away: name the one you mean, or do without.",
+)
+UNFINISHED = (
+    "In this case the function comes to a line that raises NotImplementedError, in another it does not.",
+    "Write what is missing there, or take out the raise.",
 )
 
 _ANY = (
@@ -72,6 +83,13 @@ _TABLE = (
         ),
     ),
     (
+        r"^SystemExit",
+        (
+            "Look for exit() or sys.exit() in that line: it ends the whole program.",
+            "Leave the function by return, with its result.",
+        ),
+    ),
+    (
         r"^TypeError",
         (
             "A value in that line has a type that the function or operator there does not take.",
@@ -102,10 +120,23 @@ _TABLE = (
     (r"shape|size|dimension|subscript", _SHAPES),
 )
 
+# What PyTorch and NumPy say about the sizes of the two sides of a product.
+_PRODUCT = (
+    r"Expected size for first two dimensions of batch2|shapes cannot be multiplied|^size mismatch, got"
+    r"|^inconsistent tensor size|^contracted dimensions need to match|^inner\(\) the last dimension must match"
+    r"|^einsum\(\): .* does not broadcast|must match the size of tensor"
+    r"|: Input operand \d has a mismatch|not aligned|^operands could not be broadcast|^shape-mismatch for sum"
+)
 
-def hints(error: Exception, sizes: Mapping[str, Any]) -> Hints:
+
+def is_of_a_product(error: BaseException) -> bool:
+    """Whether the two sides of a product had sizes that do not fit."""
+    return re.search(_PRODUCT, words.message(error)) is not None
+
+
+def hints(error: BaseException, sizes: Mapping[str, Any]) -> Hints:
     """Two hints for an exception; sizes are the letters that an exercise knows."""
-    said = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    said = f"{type(error).__name__}: {words.message(error)}"
     for special in (_pair, _plain_number, _name, _attribute):
         found = special(said, sizes)
         if found is not None:

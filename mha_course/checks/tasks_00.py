@@ -1,5 +1,7 @@
 """The exercise of notebook 00: softmax."""
 
+from collections.abc import Callable
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -9,12 +11,18 @@ Scores = Float[Tensor, "rows columns"]
 
 
 def _cases() -> tuple[Case, ...]:
-    sizes = [(3, 5), (5, 5), (7, 2), (3, 5)]
-    drawn = draw(0, *sizes)
-    cases = [Case({"rows": n, "columns": m}, (x,)) for (n, m), x in zip(sizes, drawn, strict=True)]
-    shift = drawn[-1].new_tensor([1000, -1000, 0]).unsqueeze(-1)  # (3, 1)
-    large = Case(cases[-1].sizes, (drawn[-1] + shift,), "scores around 1000 and -1000")
-    return (*cases[:-1], large)
+    sizes = [(3, 5), (5, 5), (7, 2), (3, 5), (3, 5), (1, 5), (3, 1)]
+    drawn = list(draw(0, *sizes))
+    notes = [""] * len(sizes)
+    drawn[3] += drawn[3].new_tensor([1000, -1000, 0]).unsqueeze(-1)  # (3, 1)
+    notes[3] = "scores around 1000 and -1000"
+    # No column and no average of a row is near its maximum in all three.
+    large = drawn[4].new_tensor([[1, -1, 1, -1, -1], [-1, 1, -1, -1, 1], [-1, -1, 1, 1, -1]])
+    drawn[4] += 1000 * large
+    notes[4] = "scores around 1000 and -1000 in each row"
+    return tuple(
+        Case({"rows": n, "columns": m}, (x,), note) for (n, m), x, note in zip(sizes, drawn, notes, strict=True)
+    )
 
 
 def _share(positive: Scores, axis: tuple[int, ...]) -> Scores:
@@ -26,6 +34,22 @@ def _stable(x: Scores) -> Scores:
     return (x - x.amax(1, keepdim=True)).exp()
 
 
+def _lowered(number: Callable[[Scores], Scores]) -> Variation:
+    """Softmax after subtracting another number of each row than its maximum."""
+    return Variation(
+        "another number than the row's maximum is subtracted",
+        lambda x: _share((x - number(x)).exp(), (1,)),
+        (
+            "Look at a row that holds scores around 1000 and around -1000: what is left for exp?",
+            _ONE_NUMBER,
+        ),
+    )
+
+
+_ONE_NUMBER = (
+    "Softmax does not change when every score of a row is lowered by one number. "
+    "Choose the number that makes the largest score 0."
+)
 _WRONG_AXIS = "each column sums to 1, not each row: the softmax takes the wrong axis"
 _OVER_ALL = "the softmax runs over the whole matrix, not over each row by itself"
 _BASE_2 = "powers of 2 are taken, 2 ** x instead of e ** x"
@@ -66,10 +90,12 @@ softmax = Task(
             lambda x: _share(x.exp(), (1,)),
             (
                 "The formula is right. Look at exp of the scores around 1000, in case 4.",
-                "Softmax does not change when every score of a row is lowered by one number. "
-                "Choose the number that makes the largest score 0.",
+                _ONE_NUMBER,
             ),
         ),
+        _lowered(lambda x: x.amin(1, keepdim=True)),  # the mean and the median overflow in the same places
+        _lowered(lambda x: x[:, :1]),
+        _lowered(lambda x: x[:, -1:]),
         Variation(
             "the largest score of the whole matrix is subtracted, not that of each row",
             lambda x: _share((x - x.max()).exp(), (1,)),
@@ -105,7 +131,7 @@ softmax = Task(
         ),
     ),
     hints=(
-        "Take one row of the first case and do it by hand: exp of each score, then their sum.",
+        "Take one row of that case and do it by hand: exp of each score, then their sum.",
         "Compare with your function step by step: exponentials, sum over each row, quotient.",
     ),
     shape_hint="Return one weight for each score: the result has the shape of the scores.",

@@ -13,9 +13,9 @@ from mha_course.checks.task import Case, Task, Variation, draw
 
 
 def batched_cases() -> tuple[Case, ...]:
-    """Inputs q (B, T, D), k (B, S, D), v (B, S, Dv); the second case has T = S."""
+    """Inputs q (B, T, D), k (B, S, D), v (B, S, Dv); the second case has T = S, the last B = T = 1."""
     cases = []
-    for seed, sizes in enumerate([(2, 3, 5, 7, 11), (3, 5, 5, 7, 2), (5, 7, 2, 3, 13)]):
+    for seed, sizes in enumerate([(2, 3, 5, 7, 11), (3, 5, 5, 7, 2), (5, 7, 2, 3, 13), (1, 1, 5, 7, 3)]):
         B, T, S, D, Dv = sizes
         inputs = draw(seed, (B, T, D), (B, S, D), (B, S, Dv))
         cases.append(Case(dict(zip(("B", "T", "S", "D", "Dv"), sizes, strict=True)), inputs))
@@ -24,7 +24,7 @@ def batched_cases() -> tuple[Case, ...]:
 
 def _one_query_cases() -> tuple[Case, ...]:
     cases = []
-    for seed, (S, D, Dv) in enumerate([(5, 7, 11), (5, 5, 3), (13, 3, 2)]):
+    for seed, (S, D, Dv) in enumerate([(5, 7, 11), (5, 5, 3), (13, 3, 2), (1, 3, 1)]):
         inputs = tuple(x.numpy() for x in draw(seed, (D,), (S, D), (S, Dv)))
         cases.append(Case({"S": S, "D": D, "Dv": Dv}, inputs))
     return tuple(cases)
@@ -44,11 +44,10 @@ def _for_one_query(fn: Callable[..., faults.Pair]) -> Callable[..., Float[np.nda
     return one
 
 
-def _turned(q: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The keys transposed; as in NumPy, a ValueError unless S = D."""
-    if len(q) != len(keys):
-        raise ValueError("q and keys do not fit")
-    return keys.T
+def _summed_over_keys(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The keys transposed; a ValueError unless S = D."""
+    np.matmul(q, keys)
+    return _for_one_query(faults.right)(q, keys.T, values)
 
 
 def _variations(source: tuple[Variation, ...], change: Callable[..., Callable[..., object]]) -> tuple[Variation, ...]:
@@ -70,7 +69,7 @@ one_query = Task(
         *_variations((*faults.SCALE, *faults.WEIGHTS), _for_one_query),
         Variation(
             "the scores sum over the keys (S), not over the features (D)",
-            lambda q, keys, values: _for_one_query(faults.right)(q, _turned(q, keys), values),
+            _summed_over_keys,
             (
                 "Which axis of keys has the length of q? Case 2 hides the fault: there both have, as S = D.",
                 "A score is the product of q with one row of keys, summed over the features.",

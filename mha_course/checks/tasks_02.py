@@ -16,7 +16,7 @@ Row = Float[Tensor, " S"]
 
 def _angle_cases() -> tuple[Case, ...]:
     cases = []
-    queries = [(5, 1.25, 35.0), (3, 0.75, -110.0), (7, 2.0, 80.0)]
+    queries = [(5, 1.25, 35.0), (3, 0.75, -110.0), (7, 2.0, 80.0), (1, 1.5, 20.0)]
     for seed, (S, q_length, q_angle) in enumerate(queries):
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.rand(2, S, generator=generator, dtype=torch.float64)

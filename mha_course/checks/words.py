@@ -5,6 +5,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from linecache import getline
 from typing import Any
 
@@ -19,6 +20,8 @@ AXES = {
     "rows": "row",
     "columns": "column",
 }
+
+LONGEST = 200  # characters of a message or a line of code
 
 
 def number(x: float) -> str:
@@ -56,21 +59,27 @@ def place(position: Sequence[int], letters: Sequence[str]) -> str:
 
 
 def shape_in_letters(shape: Sequence[int], sizes: Mapping[str, int], expected: Sequence[str]) -> str:
-    """For example: (B, S, Dv) = (2, 5, 11). A size that is no letter's stays a number."""
+    """For example: (B, S, Dv) = (2, 5, 11). A size that is no letter's stays a number.
+
+    So does a 1 that is not in its place, or whose place is unknown as an axis is lost.
+    """
     if not shape:
         return "(), a single number"
     words = []
+    lost = len(shape) != len(expected)
     for axis, size in enumerate(shape):
         here = expected[axis] if axis < len(expected) else None
-        if here is not None and sizes[here] == size:
+        if here is not None and sizes[here] == size and not (lost and size == 1):
             words.append(here)
+        elif size == 1:
+            words.append("1")
         else:
             words.append(next((letter for letter, n in sizes.items() if n == size), str(size)))
     comma = "," if len(shape) == 1 else ""
     return f"({', '.join(words)}{comma}) = ({', '.join(map(str, shape))}{comma})"
 
 
-def is_stub(error: Exception) -> bool:
+def is_stub(error: BaseException) -> bool:
     """Whether a `raise NotImplementedError` was reached, and not an operation PyTorch lacks."""
     if not isinstance(error, NotImplementedError):
         return False
@@ -83,16 +92,29 @@ def is_stub(error: Exception) -> bool:
     return _raises(last.tb_frame.f_code, last.tb_lasti) and package not in ("torch", "numpy")
 
 
-def raised(error: Exception, fn: Callable[..., Any]) -> tuple[str, str]:
+def message(error: BaseException) -> str:
+    """The first line of what an exception says, "" if it says nothing."""
+    try:
+        return (str.strip(str(error)).splitlines() or [""])[0]
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return "its message cannot be read"
+
+
+def raised(error: BaseException, fn: Callable[..., Any]) -> tuple[str, str]:
     """What was raised, and in which line of the learner's code ("" if that is unknown)."""
-    first = (str(error).strip().splitlines() or [""])[0]
     # An object's address differs from run to run.
-    said = re.sub(r"0x[0-9a-fA-F]{6,}", "0x...", first)
-    said = said.rstrip(".")
+    said = re.sub(r"0x[0-9a-fA-F]{6,}", "0x...", message(error))
+    said = _cut(said.rstrip("."))
     return f"{type(error).__name__}: {said}" if said else type(error).__name__, _line(error, fn)
 
 
-def _line(error: Exception, fn: Callable[..., Any]) -> str:
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 6].rstrip() + " [...]"
+
+
+def _line(error: BaseException, fn: Callable[..., Any]) -> str:
     """The innermost line of the file or cell that holds fn, counted from the def above it."""
     code = _code(fn)
     found = ""
@@ -100,7 +122,7 @@ def _line(error: Exception, fn: Callable[..., Any]) -> str:
     while step is not None and code is not None:
         here = step.tb_frame.f_code
         if here.co_filename == code.co_filename:
-            source = getline(here.co_filename, step.tb_lineno).strip()
+            source = _cut(getline(here.co_filename, step.tb_lineno).strip())
             line = step.tb_lineno - here.co_firstlineno + 1
             found = f"line {line} of {here.co_name}" + (f": {source}" if source else "")
         step = step.tb_next
@@ -110,11 +132,13 @@ def _line(error: Exception, fn: Callable[..., Any]) -> str:
 def _code(fn: Any) -> types.CodeType | None:
     """The code of a function, of what a decorator or partial wraps, or of an object's call."""
     for name in ("__wrapped__", "func", "forward"):
-        fn = getattr(fn, name, fn)
-    if not hasattr(fn, "__code__"):
-        fn = type(fn).__call__
-    code = getattr(fn, "__code__", None)
-    return code if isinstance(code, types.CodeType) else None
+        with suppress(Exception):  # an object may answer to any name, or raise
+            fn = getattr(fn, name, fn)
+    for find in (lambda: fn.__code__, lambda: type(fn).__call__.__code__):
+        with suppress(Exception):
+            if isinstance(find(), types.CodeType):
+                return find()
+    return None
 
 
 def _raises(code: types.CodeType, offset: int) -> bool:

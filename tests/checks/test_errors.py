@@ -2,12 +2,13 @@
 
 import functools
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
 
-from mha_course.checks import check
+from mha_course.checks import check, words
 
 
 def test_an_operation_that_pytorch_lacks_is_no_stub():
@@ -89,6 +90,136 @@ def test_other_arguments_are_named():
     # a TypeError from inside is not that
     verdict = check("batched_attention", lambda q, k, v: len(3))
     assert verdict.fault.startswith("it raises TypeError: object of type 'int'")
+
+
+class Own(BaseException):
+    pass
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("cannot be said")
+
+
+class UnspeakableOwn(Exception):
+    def __str__(self):
+        raise Own
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit(3), "it raises SystemExit: 3"),
+        (GeneratorExit(), "it raises GeneratorExit"),
+        (Own("mine"), "it raises Own: mine"),
+        (Unspeakable(), "it raises Unspeakable: its message cannot be read"),
+        (UnspeakableOwn(), "it raises UnspeakableOwn: its message cannot be read"),
+        (ValueError("ab " * 500 + "\nmore"), "it raises ValueError: " + "ab " * 64 + "ab [...]"),
+    ],
+)
+def test_whatever_is_raised_is_a_verdict(error, said):
+    def fails(scores):
+        raise error
+
+    verdict = check("softmax", fails)
+    assert verdict.fault == said
+    assert repr(verdict).startswith(f"Not right yet: {said}.\nLine 2 of fails: raise error, case 1")
+    assert len(verdict.hints) == 2
+    reversed_first = check("batched_attention", lambda q, k, v: (k.T, fails(q)))
+    assert reversed_first.fault == said
+
+
+def test_a_message_keeps_200_characters():
+    kept = "x" * words.LONGEST
+    assert words.raised(ValueError(kept), print)[0] == f"ValueError: {kept}"
+    cut = words.raised(ValueError(kept + "x"), print)[0].removeprefix("ValueError: ")
+    assert (len(cut), cut[-6:]) == (200, " [...]")
+
+
+def test_exit_has_its_own_hint():
+    assert "Leave the function by return" in hints("softmax", lambda scores: sys.exit(3))
+
+
+class AnswersNothing:
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+    def __call__(self, scores):
+        return scores.nonsense
+
+
+class AnswersAll(Callable):
+    def __getattr__(self, name):
+        return 3
+
+
+@pytest.mark.parametrize("odd", [AnswersNothing, AnswersAll])
+def test_an_object_with_odd_attributes_gets_a_verdict(odd):
+    assert check("softmax", odd()).fault.startswith("it raises AttributeError")
+
+
+def test_only_an_error_of_a_product_tells_a_product():
+    def fits_alone(raise_, q, k, v):
+        if q.shape[1] != k.shape[1]:
+            raise_(q, k)
+        return (k @ q.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+    def cuda(q, k):
+        raise RuntimeError("CUDA is not here")
+
+    products = [
+        lambda q, k: k @ q.mT @ k,
+        lambda q, k: torch.einsum("bts,bsd->btd", k @ q.mT, k),
+        lambda q, k: (k @ q.mT)[0] @ k[0],
+        lambda q, k: (k @ q.mT)[0] @ k[0, :, 0],
+        lambda q, k: (k @ q.mT)[0, 0] @ k[0, :, 0],
+        lambda q, k: torch.tensordot((k @ q.mT)[0], k[0], dims=1),
+        lambda q, k: torch.inner((k @ q.mT)[0], k[0, :, 0]),
+        lambda q, k: (k @ q.mT)[..., None] * k[:, None],
+    ]
+    for raise_ in (cuda, lambda q, k: q.view(4, 4), lambda q, k: q.float() @ k.mT):
+        verdict = check("batched_attention", functools.partial(fits_alone, raise_))
+        assert verdict.fault.startswith("it raises RuntimeError"), verdict
+    for raise_ in products:
+        verdict = check("batched_attention", functools.partial(fits_alone, raise_))
+        assert verdict.fault.startswith("the scores are transposed"), verdict
+        assert verdict.evidence.startswith("it raises RuntimeError")
+
+    def one_query(raise_, q, keys, values):
+        if len(q) != len(keys):
+            raise_(q, keys)
+        scores = np.exp(q @ keys / len(q) ** 0.5)
+        return scores / scores.sum() @ values
+
+    def no(q, keys):
+        raise ValueError("no")
+
+    assert check("one_query", functools.partial(one_query, no)).fault == "it raises ValueError: no"
+    products = [
+        lambda q, keys: q @ keys,
+        np.dot,
+        lambda q, keys: np.einsum("d,ds->s", q, keys),
+        lambda q, keys: np.tensordot(q, keys, 1),
+        lambda q, keys: q * keys.T,
+    ]
+    for raise_ in products:
+        assert check("one_query", functools.partial(one_query, raise_)).fault.startswith("the scores sum over")
+
+
+def test_a_call_is_refused_only_when_the_arguments_do_not_fit():
+    def wants_name(scores, *, name):
+        return scores
+
+    cannot = "it cannot be called as fn(scores)"
+    for fn in (lambda: 3, lambda a, b: a, wants_name, functools.partial(wants_name, nom=3), torch.softmax, torch.bmm):
+        verdict = check("softmax", fn)
+        assert (verdict.fault, verdict.hints[1]) == (cannot, "Let it take one argument, as fn(scores).")
+    assert check("one_query", lambda: 3).hints[1] == "Let it take 3 arguments, as fn(q, keys, values)."
+    assert check("batched_attention", torch.det).fault == "it cannot be called as fn(q, k, v)"
+    assert check("batched_attention", len).fault == "it cannot be called as fn(q, k, v)"
+    for fn in (functools.partial(torch.softmax, dim="a"), functools.partial(torch.max, dim="a"), int):
+        assert check("softmax", fn).fault.startswith("it raises ")
+    assert check("softmax", functools.partial(torch.softmax, dim=1))
 
 
 def hints(name, fn):

@@ -29,6 +29,9 @@ ONE_RIGHT = [
     lambda q, k, v: np.einsum("s,se->e", softmax(np.einsum("d,sd->s", q, k) * len(q) ** -0.5), v),
     lambda q, k, v: (softmax(q @ k.T / np.sqrt(len(q)))[:, None] * v).sum(0),
     lambda q, k, v: F.scaled_dot_product_attention(*(torch.from_numpy(x)[None] for x in (q[None], k, v)))[0, 0].numpy(),
+    lambda q, k, v: one_query_loops(q, k, v).astype(">f8"),
+    lambda q, k, v: one_query_loops(q, k, v).astype("<f8"),
+    lambda q, k, v: one_query_loops(q, k, v)[::-1].copy()[::-1],
 ]
 
 ONE_WRONG = [
@@ -66,6 +69,10 @@ ONE_WRONG = [
     (lambda q, k, v: torch.from_numpy(v[0]), "out is a Tensor, expected a NumPy array"),
     (lambda q, k, v: (softmax(k @ q / np.sqrt(len(q))) @ v).astype("f4"), "out has type float32"),
     (lambda q, k, v: np.array(["a"]), "out has type <U1, expected float64"),
+    (lambda q, k, v: v[0].astype(">f4"), "out has type float32, expected float64"),
+    (lambda q, k, v: one_query_loops(q, k, v).squeeze(), "out has the wrong shape"),
+    (lambda q, k, v: np.ma.array(one_query_loops(q, k, v)), "out is a MaskedArray, expected a plain NumPy array"),
+    (lambda q, k, v: np.asmatrix(one_query_loops(q, k, v)), "out is a matrix, expected a plain NumPy array"),
 ]
 
 
@@ -165,6 +172,9 @@ BATCH_WRONG = [
     (lambda q, k, v: q @ k @ v, "it raises RuntimeError: Expected size"),
     (lambda q, k, v: attend(q, k, v).mT, "out has the wrong shape"),
     (lambda q, k, v: attend(q, k, v)[0], "out has the wrong shape"),
+    (lambda q, k, v: attend(q, k, v).squeeze(), "out has the wrong shape"),
+    (lambda q, k, v: attend(q, k, v).squeeze(0), "out has the wrong shape"),
+    (lambda q, k, v: attend(q, k, v).squeeze(1), "out has the wrong shape"),
     (lambda q, k, v: attend(q, k, v).sum(), "out has the wrong shape"),
     (lambda q, k, v: (attend(q, k, v), q), "it returns a tuple of 2 instead of one tensor"),
     (lambda q, k, v: attend(q, k, v).numpy(), "out is a NumPy array, expected a tensor"),
@@ -205,6 +215,11 @@ def test_shapes_are_given_in_letters():
     assert verdict.evidence.startswith("shape (6, Dv) = (6, 11), expected (B, T, Dv) = (2, 3, 11)")
     verdict = check("batched_attention", lambda q, k, v: attend(q, k, v).sum())
     assert verdict.evidence.startswith("shape (), a single number, expected (B, T, Dv)")
+    verdict = check("batched_attention", lambda q, k, v: attend(q, k, v).squeeze(1))
+    assert verdict.evidence == (
+        "shape (1, Dv) = (1, 3), expected (B, T, Dv) = (1, 1, 3), case 4 (B, T, S, D, Dv = 1, 1, 5, 7, 3)"
+    )
+    assert "squeeze() takes all of them away" in verdict.hints[1]
     verdict = check("one_query", lambda q, k, v: q)
     assert verdict.evidence.startswith("shape (D,) = (7,), expected (Dv,) = (11,)")
 
@@ -218,7 +233,7 @@ def test_a_hint_names_the_letters_of_its_exercise_and_the_case_that_hides_a_faul
     turned = check("one_query", lambda q, k, v: softmax(q @ k / np.sqrt(len(q))) @ v).hints[0]
     assert "Case 2 hides the fault: there both have, as S = D." in turned
     cases = engine._TASKS["one_query"].cases()
-    assert [case.sizes["S"] == case.sizes["D"] for case in cases] == [False, True, False]
+    assert [case.sizes["S"] == case.sizes["D"] for case in cases] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["one_query", "batched_attention", "weights_and_output"])

@@ -36,8 +36,10 @@ def test_an_interrupted_install_is_made_anew(course, pip, capsys, stop):
     with pytest.raises(course.Fail, match="stopped"):
         course.ensure()
     assert course.stale() == ("an install in .venv was not finished: making it anew", True)
+    assert not Path(course.VENV, "tmp").exists()  # pip's leftovers
     pip.fail = None
     course.ensure()
+    assert not Path(course.VENV, "tmp").exists()
     assert course.stale() is None
     assert pip.stamped == [False] * len(pip.stamped)  # the stamp came after every step
     assert "not finished" in capsys.readouterr().out
@@ -166,6 +168,7 @@ def test_a_failed_step_names_the_cause_and_the_log(course, folder):
         ("PermissionError: [Errno 13] Permission denied: 'x'", "the folder cannot be written"),
         ("ERROR: No matching distribution found for alpha==1", "pip's package index has no alpha==1"),
         ("noise\nERROR: alpha has a bad hash\nmore noise", "ERROR: alpha has a bad hash"),
+        ("ERROR: Exception:\nTraceback (most recent call last):\n  File 'x'\nValueError: odd\n", "ValueError: odd"),
         ("alpha 1 requires beta, which is not installed.\n", "alpha 1 requires beta"),
         ("", "no output"),
     ],

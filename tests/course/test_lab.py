@@ -34,7 +34,7 @@ def test_a_kept_result_loses_its_count_and_widget_state_goes(course, folder):
         code("x", tags=["keep-output"], outputs=[result], count=3),
         widgets={"state": {}},
     )
-    copy = json.loads(course.cleared(path.read_text(encoding="utf-8")))
+    copy = json.loads(course.cleared(str(path)))
     assert copy["cells"][0]["outputs"] == [{**result, "execution_count": None}]
     assert "widgets" not in copy["metadata"]
 
@@ -46,6 +46,51 @@ def test_copies_are_never_overwritten(course, folder):
     course.copy_lessons()
     assert mine.read_text() == "my answers"
     assert (folder / "work" / "02_geometry.ipynb").exists()
+
+
+@pytest.fixture(
+    params=[b"<<<<<<< HEAD\n{}", b"[]", b"null", b'{"cells": []}', b'{"metadata": {}}', b"\xef\xbb\xbf{}", b"\xff",
+            b'{"metadata": {}, "cells": [3]}', b'{"metadata": [], "cells": []}',
+            b'{"metadata": {}, "cells": [{"cell_type": "code", "metadata": []}]}', None]
+)  # fmt: skip
+def broken(request, folder):
+    """A file in notebooks/ that is not a notebook, and how its line begins."""
+    path = folder / "notebooks" / "01_broken.ipynb"
+    name = str(path.relative_to(folder))
+    if request.param is None:
+        path.mkdir()
+        return f"{name} cannot be read: "
+    path.write_bytes(request.param)
+    return f"{name} is not a notebook: "
+
+
+def test_a_broken_file_is_one_line_and_the_others_are_copied(course, folder, capsys, broken):
+    course.copy_lessons()
+    line = capsys.readouterr().out
+    assert line.startswith(broken)
+    assert line.endswith(": going on without it\n")
+    assert line.count("\n") == 1
+    assert sorted(path.name for path in (folder / "work").iterdir()) == ["00_start.ipynb", "02_geometry.ipynb"]
+
+
+def test_a_broken_file_is_not_taken_fresh(course, pip, folder, capsys, broken):
+    (folder / "work").mkdir()
+    (folder / "work" / "01_broken.ipynb").write_text("my answers")
+    assert course.main(["lab", "--fresh", "1"]) == 2
+    assert capsys.readouterr().err.startswith(f"course.py: {broken}")
+    assert [path.name for path in (folder / "work").iterdir()] == ["01_broken.ipynb"]
+
+
+def test_cpus_does_not_start_with_a_broken_file(course, capsys, broken):
+    assert course.main(["cpus"]) == 2
+    assert capsys.readouterr().err.startswith(f"course.py: {broken}")
+
+
+@pytest.mark.parametrize("name", ["Untitled", "00_start-Copy1", "00_Start", "0_start", "00_start.old-1", "000_start"])
+def test_what_is_not_named_like_a_lesson_is_none(course, folder, name):
+    before = course.lessons()
+    (folder / "notebooks" / f"{name}.ipynb").write_text("")
+    assert course.lessons() == before
 
 
 def test_fresh_keeps_every_old_copy(course, folder, capsys):
@@ -131,6 +176,7 @@ def lab(folder, *arguments, **variables):
 
 def test_lab_is_local_and_keeps_its_token(ready, folder):
     words = lab(folder, "--no-browser", JUPYTER_TOKEN="")
+    assert "--ServerApp.port_retries=0" in words  # it takes the port that was printed, or none
     assert words[0].startswith("JupyterLab opens work/ on 127.0.0.1:") or words[0].startswith("port 8888 is in use")
     assert "--ServerApp.ip=127.0.0.1" in words
     assert f"--ServerApp.root_dir={folder / 'work'}" in words
@@ -142,6 +188,9 @@ def test_lab_is_local_and_keeps_its_token(ready, folder):
 
 def test_lab_read_opens_the_stored_pages(ready, folder):
     words = lab(folder, "--read")
+    assert any(
+        word.endswith("; what you change there changes the course's own files; Ctrl-C ends it") for word in words
+    )
     assert f"--ServerApp.root_dir={folder / 'notebooks'}" in words
     assert "--ServerApp.open_browser=False" not in words
     assert not (folder / "work").exists()

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from tests.course.checkout import code, stream, write_notebook
-from tests.notebooks.store import KERNEL, LANGUAGE, VIEW, main, normalise, store
+from tests.notebooks.store import KERNEL, LANGUAGE, VIEW, keep_measured, main, normalise, store
 
 
 def notebook(*cells, **metadata):
@@ -101,6 +101,31 @@ def test_a_failing_notebook_is_left_as_it_was(folder, source, reason):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<<<<<<< HEAD\n{}",
+        b"[]",
+        b"null",
+        b"\xef\xbb\xbf{}",
+        b"\xff",
+        b'{"nbformat": 4, "nbformat_minor": 5, "cells": []}',
+        b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code", "id": "a"}]}',
+    ],
+)
+def test_a_broken_file_is_one_line_and_left_as_it_was(folder, capfd, content):
+    path = folder / "03_try.ipynb"
+    path.write_bytes(content)
+    good = write_notebook(folder / "04_good.ipynb", code("1"))
+    assert main([str(path), str(good)]) == 1
+    out, err = capfd.readouterr()
+    broken, after = out.splitlines()
+    assert broken.startswith("03_try.ipynb: FAILED, left as it was: it is not a notebook: ")
+    assert after.startswith("04_good.ipynb: ")
+    assert "Traceback" not in err
+    assert path.read_bytes() == content
+
+
 def test_an_error_inside_a_widget_fails(folder):
     draw = "from ipywidgets import interact\n@interact(x=3)\ndef draw(x):\n    raise ValueError('in the callback')"
     path, before, line, good = run(folder, draw)
@@ -135,3 +160,38 @@ def test_main_fails_when_one_of_them_fails(folder, capsys):
         "01_bad.ipynb",
         "00_good.ipynb",
     ]
+
+
+def measured(source, said, **metadata):
+    cell = code(source, outputs=[stream(said)], count=1)
+    cell["metadata"] = {"tags": ["nbval-ignore-output"], "reason": "a time", **metadata}
+    return cell
+
+
+def test_what_depends_on_the_machine_is_kept_until_its_source_changes():
+    first = notebook(measured("now()", "1 s"))
+    keep_measured(first, notebook(measured("now()", "0 s")))  # nothing says what the old output was made from
+    assert first["cells"][0]["outputs"] == [stream("1 s")]
+
+    second = notebook(measured("now()", "2 s"))
+    keep_measured(second, first)
+    assert second["cells"][0]["outputs"] == [stream("1 s")]
+    assert second == first
+
+    edited = notebook(measured("later()", "3 s", made_from=first["cells"][0]["metadata"]["made_from"]))
+    keep_measured(edited, notebook(measured("later()", "1 s", **first["cells"][0]["metadata"])))
+    assert edited["cells"][0]["outputs"] == [stream("3 s")]
+    assert edited["cells"][0]["metadata"]["made_from"] != first["cells"][0]["metadata"]["made_from"]
+
+    cleared = copy.deepcopy(first)
+    cleared["cells"][0]["outputs"] = []
+    third = notebook(measured("now()", "4 s"))
+    keep_measured(third, cleared)
+    assert third["cells"][0]["outputs"] == [stream("4 s")]
+
+
+def test_what_is_compared_is_never_kept():
+    new, old = notebook(code("x", outputs=[stream("b")])), notebook(code("x", outputs=[stream("a")]))
+    keep_measured(new, old)
+    assert new["cells"][0]["outputs"] == [stream("b")]
+    assert new["cells"][0]["metadata"] == {}
