@@ -137,6 +137,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
     ) -> None:
         """Build the panel and draw its first state; an error there is raised as it is."""
         self._compute, self._draw, self._readout = compute, draw, readout
+        self.specification = tuple(controls)
         self.controls = {control.name: control.widget() for control in controls}
         if len(self.controls) < len(controls):
             raise ValueError("every control must have a name of its own")

@@ -40,7 +40,12 @@ def test_runs_and_keeps_its_pictures(open_notebook: Callable, name: str) -> None
     notebook.run_all()
     assert notebook.errors() == []
     for source in explorer_calls(notebook.path):
-        picture(notebook.output_of(source).locator(".jupyter-widgets"))
+        image = picture(notebook.output_of(source).locator(".jupyter-widgets"))
+        before = image.get_attribute("src")
+        handle = notebook.output_of(source).locator(".noUi-handle").first
+        handle.focus()
+        handle.press("ArrowRight")
+        expect(image).not_to_have_attribute("src", before, timeout=5_000)
     notebook.command("docmanager:save")
     assert notebook.problems == []
     notebook.close(stop_kernel=True)
