@@ -196,7 +196,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
         parts: list[widgets.Widget] = [self]
         for part in parts:  # grows while we walk it
             parts += getattr(part, "children", ())
-            parts += [part.trait_values()[name] for name in ("layout", "style") if part.has_trait(name)]
+            parts += [getattr(part, name) for name in ("layout", "style") if part.has_trait(name)]
         for part in parts[1:]:
             part.unobserve_all()
             part.close()

@@ -3,6 +3,8 @@
 import base64
 import gc
 import io
+import subprocess
+import sys
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -327,3 +329,9 @@ def test_a_cell_that_runs_again_closes_what_it_showed(monkeypatch: pytest.Monkey
     assert show("b", "4", first) == [1, 1, 0, 1]
     assert show(None, "5", third) == [1, 1, 0, 1]  # a front end that does not name its cells
     assert show(None, "6", third) == [1, 1, 0, 1]
+
+
+def test_an_explorer_alive_at_the_end_of_python_says_nothing() -> None:
+    code = "from mha_course import explorers; explorer = explorers.geometry()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
