@@ -10,7 +10,7 @@ from mha_course.explorers.base import Explorer
 def explorer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Explorer:
     """An explorer that draws but does not turn its drawing into a picture, which takes most of the time."""
     explorer = getattr(explorers, request.param)()
-    monkeypatch.setattr(plots.Painter, "png", lambda painter: b"")
+    monkeypatch.setattr(plots.Painter, "png", lambda painter, **_: b"")
     yield explorer
     explorer.close()
 
