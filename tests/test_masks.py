@@ -175,8 +175,8 @@ def test_padding_leaves_the_lengths_alone() -> None:
         (torch.tensor([1]), 3.0, TypeError, r"^S must be an integer, got float$"),
         (torch.tensor([1]), True, TypeError, r"^S must be an integer, got bool$"),
         (torch.tensor([1]), -3, ValueError, r"^S must be at least 0, got -3$"),
-        (torch.tensor([1, 4]), 3, ValueError, r"^lengths must lie in \[0, S\] = \[0, 3\], got \[1, 4\]$"),
-        (torch.tensor([-1, 2]), 3, ValueError, r"^lengths must lie in \[0, S\] = \[0, 3\], got \[-1, 2\]$"),
+        (torch.tensor([1, 4]), 3, ValueError, r"^lengths must lie in \[0, S\] = \[0, 3\], got 4 at index 1$"),
+        (torch.tensor([-1, 2]), 3, ValueError, r"^lengths must lie in \[0, S\] = \[0, 3\], got -1 at index 0$"),
         (torch.tensor([200], dtype=torch.uint8), 199, ValueError, r"^lengths must lie in \[0, S\] = \[0, 199\], got"),
     ],
 )
