@@ -140,16 +140,16 @@ def gradients(
 
     tokens = torch.zeros(rows.shape[1], probed.T, dtype=torch.bool)
     bad = tokens.clone()
-    for t in range(rows.shape[1]):
-        gradient = reached(weighted[:, t])
-        tokens[t], bad[t] = _depends(gradient).any(0), (~gradient.isfinite()).any(-1).any(0)
     samples = torch.zeros(probed.B, probed.B, dtype=torch.bool)
-    for b in range(probed.B):
-        samples[b] = _depends(reached(weighted[b])).any(-1)
-
     found: tuple[Tensor | None, ...] = (None,) * len(trained)
-    if weighted.requires_grad and trained:
-        found = torch.autograd.grad(weighted.sum(), list(trained.values()), allow_unused=True)
+    with torch.enable_grad():
+        for t in range(rows.shape[1]):
+            gradient = reached(weighted[:, t])
+            tokens[t], bad[t] = _depends(gradient).any(0), (~gradient.isfinite()).any(-1).any(0)
+        for b in range(probed.B):
+            samples[b] = _depends(reached(weighted[b])).any(-1)
+        if weighted.requires_grad and trained:
+            found = torch.autograd.grad(weighted.sum(), list(trained.values()), allow_unused=True)
     none, zero, rounding, nan = _kinds(dict(zip(trained, found, strict=True)))
     frozen = tuple(name for name in named if name not in trained)
     return Gradients(none, zero, rounding, nan, frozen, len(named), tokens, samples, _pairs(bad), probed.note)
