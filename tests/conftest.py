@@ -1,10 +1,14 @@
-"""What every test runs under: the same drawn examples each time, annotations checked unless marked `unchecked`."""
+"""What every test runs under: the same drawn examples each time, annotations checked unless marked `unchecked`.
+
+More and other examples: pytest --hypothesis-profile=long
+"""
 
 import jaxtyping
 import pytest
 from hypothesis import settings
 
 settings.register_profile("course", deadline=None, derandomize=True)
+settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile("course")
 
 

@@ -131,18 +131,31 @@ def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
         if not task.numpy and (part.is_nested or part.layout != torch.strided):
             return _unreadable(f"{name} is a {_layout(part)} tensor, expected a dense one", wanted)
         dtype = str(part.dtype.newbyteorder("=") if task.numpy else part.dtype).removeprefix("torch.")
-        if dtype != "float64":
-            return Problem(
-                f"{name} has type {dtype}, expected float64, the type of the inputs",
-                "",
-                (
-                    "Look for a number type that you name, and for tensors that you make anew.",
-                    "Let new tensors take the type of an input: x.new_zeros, dtype=x.dtype.",
-                ),
-            )
+        if dtype != task.dtype:
+            return _wrong_type(name, dtype, task.dtype)
     if task.numpy:
         return tuple(torch.from_numpy(np.array(part, dtype=np.float64, order="C")) for part in parts)
-    return tuple(torch.detach(part).cpu().clone() for part in parts)
+    return tuple(torch.detach(part).cpu().double().clone() for part in parts)
+
+
+def _wrong_type(name: str, dtype: str, expected: str) -> Problem:
+    if expected == "bool":
+        return Problem(
+            f"{name} has type {dtype}, expected bool, True = may attend",
+            "",
+            (
+                "Ones and zeros, or 0 and -inf, are other conventions: print what your function returns.",
+                "Make the mask by a comparison, such as <=, or end with == 1: that gives True and False.",
+            ),
+        )
+    return Problem(
+        f"{name} has type {dtype}, expected float64, the type of the inputs",
+        "",
+        (
+            "Look for a number type that you name, and for tensors that you make anew.",
+            "Let new tensors take the type of an input: x.new_zeros, dtype=x.dtype.",
+        ),
+    )
 
 
 def _unreadable(fault: str, wanted: str) -> Problem:

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, words
+from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, tasks_04, words
 from mha_course.checks.calls import Outcome, Problem, call, is_refused, reverses_axes
 from mha_course.checks.task import Case, Task
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
 TOLERANCE = 1e-6  # absolute and relative, in float64
 
-_TASKS = {task.name: task for task in (*tasks_00.TASKS, *tasks_01.TASKS, *tasks_02.TASKS)}
+_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_04)
+_TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
 
 
 def tasks() -> tuple[str, ...]:
@@ -60,7 +61,8 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
     problem = next((one for one in found if one is not None), None)
     changed = next((outcome.changed for outcome in outcomes if outcome.changed), ())
     if problem is None and not changed:
-        agree = f"{len(cases)} cases, every number agrees with the reference"
+        what = "entry" if task.dtype == "bool" else "number"
+        agree = f"{len(cases)} cases, every {what} agrees with the reference"
         return Verdict(True, None, agree)
     if problem is None:
         return Verdict(False, _mutation(changed), "its results are right", _MUTATION_HINTS)
@@ -106,7 +108,7 @@ def _problem(
             fault = f"{name} has the wrong shape"
             if reverses_axes(task, fn, case):
                 hints = errors.REVERSED_AXES
-            elif x.ndim < y.ndim and 1 in y.shape:
+            elif x.ndim < y.ndim and 1 in y.shape and "1" not in letters:
                 hints = errors.SQUEEZED
             else:
                 hints = _shape_hints(task, case)
@@ -117,6 +119,11 @@ def _problem(
                 seen = f"{int(bad.sum())} of {x.numel()} numbers, the first at {at}, {where}"
                 return Problem(f"{name} holds {what}", seen, task.hints)
         difference = (x - y).abs()
+        if task.dtype == "bool" and difference.any():
+            first = tuple(difference.nonzero()[0].tolist())
+            seen = f"{int(difference.sum())} of {x.numel()} entries differ, the first at {words.place(first, letters)}"
+            values = f"{bool(x[first])}, expected {bool(y[first])}"
+            return Problem(f"{name} differs from the reference", f"{seen}: {values}, {where}", task.hints)
         if (difference > TOLERANCE + TOLERANCE * y.abs()).any():
             # The first of the largest: ties must not be decided by the last bit.
             largest = difference.max()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -47,13 +47,15 @@ class Task:
     Attributes:
         name: what `check` calls it.
         arguments: the names of the function's arguments.
-        results: (name, letters of its axes) of each result; one means that no tuple is expected.
+        results: (name, letters of its axes) of each result; one means that no tuple is expected. The
+            letter "1" is an axis of size 1; T twice means queries, then keys.
         reference: the right answer.
         cases: draws the cases, the same each time.
         variations: tried in this order.
         hints: for a solution that is wrong in a way that no variation reproduces.
         shape_hint: what to change where the shape is wrong.
         numpy: whether inputs and results are NumPy arrays instead of tensors.
+        dtype: the type of the results, "float64" or "bool".
     """
 
     name: str
@@ -65,6 +67,7 @@ class Task:
     hints: tuple[str, str]
     shape_hint: str = "Each product must sum over the axis that both sides share; the others stay, in that order."
     numpy: bool = False
+    dtype: Literal["float64", "bool"] = "float64"
 
 
 def draw(seed: int, *shapes: tuple[int, ...]) -> tuple[Float[Tensor, "..."], ...]:

@@ -53,8 +53,11 @@ def all_different(letters: Sequence[str]) -> str:
 
 
 def place(position: Sequence[int], letters: Sequence[str]) -> str:
-    """For example: sample 0, query 2, feature 1 (counted from 0)."""
-    names = [f"{AXES[letter]} {i}" for letter, i in zip(letters, position, strict=True)]
+    """For example: sample 0, query 2, feature 1 (counted from 0). The second T is the keys'."""
+    names = []
+    for axis, (letter, i) in enumerate(zip(letters, position, strict=True)):
+        if letter != "1":
+            names.append(f"{'key' if letter in letters[:axis] else AXES[letter]} {i}")
     return ", ".join(names) + " (counted from 0)"
 
 
@@ -69,7 +72,7 @@ def shape_in_letters(shape: Sequence[int], sizes: Mapping[str, int], expected: S
     lost = len(shape) != len(expected)
     for axis, size in enumerate(shape):
         here = expected[axis] if axis < len(expected) else None
-        if here is not None and sizes[here] == size and not (lost and size == 1):
+        if here is not None and sizes.get(here) == size and not (lost and size == 1):
             words.append(here)
         elif size == 1:
             words.append("1")

@@ -14,7 +14,10 @@ from mha_course.checks import Verdict, check, engine, tasks, words
 from mha_course.checks.task import Case
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("softmax", "one_query", "batched_attention", "angles", "weights_and_output")
+NAMES = (
+    *("softmax", "one_query", "batched_attention", "angles", "weights_and_output"),
+    *("causal", "padding", "combined", "window"),
+)
 TASKS = [engine._TASKS[name] for name in NAMES]
 STUB = "not attempted yet"
 
@@ -25,7 +28,7 @@ def test_names():
 
 @pytest.mark.unchecked
 def test_bad_arguments():
-    known = "'nonsense'; there are softmax, one_query, batched_attention, angles, weights_and_output"
+    known = "'nonsense'; there are softmax, one_query, .*, window$"
     with pytest.raises(ValueError, match=known):
         check("nonsense", print)
     with pytest.raises(TypeError, match="fn must be a function, got Tensor"):
@@ -63,11 +66,11 @@ class TestEveryTask:
         for case in cases:
             assert set(case.sizes.values()) <= {1, 2, 3, 5, 7, 11, 13}
         ones = [{letter for letter, n in case.sizes.items() if n == 1} for case in cases]
-        both = set(task.results[0][1][:2])
+        both = set([letter for letter in task.results[0][1] if letter != "1"][:2])
         assert set().union(*ones) >= both, "an axis that squeeze() may take away"
         assert not ones[0], "evidence is of the first case as a rule"
         for first, second in (("T", "S"), ("rows", "columns")):
-            if first in cases[0].sizes:
+            if {first, second} <= set(cases[0].sizes):
                 assert [c.sizes[first] == c.sizes[second] for c in cases].count(True) == 1
         assert any(len(set(case.sizes.values())) == len(case.sizes) for case in cases)
 
@@ -99,11 +102,11 @@ class TestEveryTask:
         def spoils(*inputs):
             kept.extend(inputs)
             for x in inputs:
-                if not isinstance(x, float):
-                    x[...] = 7
+                if not isinstance(x, int | float):
+                    x[...] = 1
             return task.reference(*inputs)
 
-        assert not check(task.name, spoils)
+        assert check(task.name, spoils).ok == all(isinstance(x, int | float) for x in task.cases()[0].inputs)
         assert check(task.name, task.reference)
 
 
