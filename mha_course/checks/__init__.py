@@ -1,7 +1,7 @@
 """Checks for the exercises: what is wrong with a solution, said in a sentence.
 
 `check(name, fn)` compares a learner's function with the reference of the exercise `name`;
-`tasks()` lists the names.
+`tasks()` lists the names. `checks.probe` looks for leaks in any attention, also other people's.
 """
 
 from mha_course.checks.engine import check, tasks

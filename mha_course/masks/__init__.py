@@ -1,7 +1,8 @@
 """Masks: bool tensors in which True means "this query may attend to this key".
 
 Masks are plain tensors. Combine them with `&`, `|` and `~`, never with `+` or `*`. Two axes mean
-(T, S), never (B, S): what differs between samples has four, (B, 1, 1, S) or (B, 1, T, S).
+(T, S), never (B, S): what differs between samples has four, (B, 1, 1, S) or (B, 1, T, S). `attention`
+refuses a (B, S) mask unless B is T or 1; then nothing tells it from (T, S), but `explain` suspects it.
 
 The values in a tensor (lengths, ids, a mask to convert) are checked one by one where they can be
 read: not while torch.compile or torch.export traces, nor on the device "meta".

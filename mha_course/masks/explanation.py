@@ -96,11 +96,14 @@ def explain(
 
     Raises:
         TypeError: mask or padding is not a bool tensor.
-        ValueError: mask or padding has fewer than two axes; they do not broadcast; unknown alignment.
+        ValueError: mask or padding has fewer than two axes; padding has more than one row, as (B, S)
+            would; they do not broadcast; unknown alignment.
     """
     _check("mask", mask)
     if padding is not None:
         _check("padding", padding)
+        if padding.shape[-2] != 1:
+            raise ValueError(f"padding must have one row for all queries, (B, 1, 1, S), got {tuple(padding.shape)}")
     if alignment not in (None, "upper_left", "lower_right"):
         raise ValueError(f"alignment must be 'upper_left' or 'lower_right', got {alignment!r}")
     found, given = recognise(mask), mask.shape
@@ -112,7 +115,7 @@ def explain(
             sizes = tuple(padding.shape)
             raise ValueError(f"padding must broadcast with mask, {tuple(given)}, got {sizes}") from None
         padding_seen = int((mask & ~padding).sum())
-    T, S = given[-2:]
+    T, S = mask.shape[-2:]
     future, own = None, None
     if T == S or (alignment is not None and T > 1):
         offset = S - T if alignment == "lower_right" else 0

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from mha_course import attention
 from mha_course.masks import (
     Explanation,
     band,
@@ -206,6 +207,22 @@ def test_padding_with_two_axes_is_suspected_even_where_it_is_square(lengths: lis
         assert found.advice.endswith("as padding (B, S) looks: is it mask[:, None, None, :]?")
 
 
+@pytest.mark.parametrize("B", [2, 3, 4, 6])
+def test_padding_with_two_axes_is_refused_unless_there_are_as_many_samples_as_queries(B: int) -> None:
+    T = S = 4
+    lengths = torch.tensor([3, 1, 4, 2, 1, 3])[:B]
+    q = torch.randn(B, 2, T, 5, generator=torch.Generator().manual_seed(0))
+    wrong = padding(lengths, S)[:, 0, 0]  # (B, S)
+    if B != T:
+        with pytest.raises(ValueError, match=rf"^mask must broadcast to .* got \({B}, 4\)$"):
+            attention(q, q, q, mask=wrong)
+        return
+    silent = attention(q, q, q, mask=wrong).weights
+    assert (silent * ~padding(lengths, S)).sum() > 1, "weight on padding"
+    assert explain(wrong).advice.endswith("as padding (B, S) looks: is it mask[:, None, None, :]?")
+    assert explain(wrong, padding=padding(lengths, S)).padding_seen == 10
+
+
 @pytest.mark.parametrize(
     "mask", [causal(4), prefix(4, 2), causal(3, 5, alignment="lower_right"), causal(1), band(2, 0, 0)]
 )
@@ -221,6 +238,13 @@ def test_padding_seen() -> None:
     assert explain(causal(5) & REAL, padding=REAL).padding_seen == 0
     assert explain(REAL, padding=REAL).padding_seen == 0
     assert explain(~REAL, padding=REAL).padding_seen == (~REAL).sum()
+
+
+def test_a_mask_that_padding_makes_wider_has_the_order_of_the_wider() -> None:
+    one = torch.ones(1, 1).bool()
+    assert (explain(one).future, explain(one).own) == (0, 1)
+    assert explain(one, padding=REAL).shape == (3, 1, 1, 5)
+    assert explain(one, padding=REAL).future is explain(one, padding=REAL).own is None
 
 
 def test_one_row_for_all_queries_has_no_order() -> None:
@@ -303,6 +327,11 @@ def test_text_is_ascii() -> None:
             {"padding": torch.ones(2, 1, 1, 4).bool()},
             ValueError,
             r"^padding must broadcast with mask, \(3, 3\), got \(2",
+        ),
+        (
+            {"padding": torch.ones(2, 3).bool()},
+            ValueError,
+            r"^padding must have one row .* \(B, 1, 1, S\), got \(2, 3\)$",
         ),
         ({"alignment": "left"}, ValueError, r"^alignment must be 'upper_left' or 'lower_right', got 'left'$"),
     ],
