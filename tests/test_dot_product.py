@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 
 import jaxtyping
 import numpy as np
@@ -454,6 +455,13 @@ def test_scores_that_overflow_to_minus_infinity_give_gradient_0() -> None:
 def test_scale_may_be_a_large_integer() -> None:
     q, k, v = torch.full((1, 1), 1e-30), torch.ones(2, 1), torch.eye(2)
     assert_close(attention(q, k, v, scale=10**30).scores, torch.ones(1, 2))
+
+
+def test_scale_may_be_the_largest_number() -> None:
+    zeros = torch.zeros(T, D, dtype=torch.float64)
+    assert_close(
+        attention(zeros, zeros, zeros, scale=sys.float_info.max).scores, torch.zeros(T, T, dtype=torch.float64)
+    )
 
 
 def test_annotations_are_checked_in_these_tests() -> None:

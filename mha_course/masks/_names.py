@@ -39,7 +39,7 @@ def recognise(mask: Tensor) -> Name | None:
         return Name("all True", "every query sees every key")
     if not mask.any():
         return Name("all False", "no query sees anything", "Did you mean ~mask?")
-    if T > 1 or S == 1:
+    if T > 1:
         for candidate, inverted in ((mask, False), (~mask, True)):
             found = _of_order(candidate, T, S)
             if found is not None:

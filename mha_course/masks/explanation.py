@@ -106,14 +106,14 @@ def explain(
             raise ValueError(f"padding must have one row for all queries, (B, 1, 1, S), got {tuple(padding.shape)}")
     if alignment not in (None, "upper_left", "lower_right"):
         raise ValueError(f"alignment must be 'upper_left' or 'lower_right', got {alignment!r}")
-    found, given = recognise(mask), mask.shape
+    found, given = recognise(mask), mask
     padding_seen = None
     if padding is not None:
         try:
             mask, padding = torch.broadcast_tensors(mask, padding)
         except RuntimeError:
             sizes = tuple(padding.shape)
-            raise ValueError(f"padding must broadcast with mask, {tuple(given)}, got {sizes}") from None
+            raise ValueError(f"padding must broadcast with mask, {tuple(given.shape)}, got {sizes}") from None
         padding_seen = int((mask & ~padding).sum())
     T, S = mask.shape[-2:]
     future, own = None, None
@@ -133,7 +133,7 @@ def explain(
         own=own,
         padding_seen=padding_seen,
         meaning=found.meaning if found else "",
-        advice=_advice(mask, tuple(given), found, bool(blind.any()), padding_seen),
+        advice=_advice(given, found, bool(blind.any()), padding_seen),
     )
 
 
@@ -143,15 +143,15 @@ def _check(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} must have at least two axes (T, S), got {tuple(x.shape)}")
 
 
-def _advice(mask: Tensor, given: tuple[int, ...], found: Name | None, blind: bool, padding_seen: int | None) -> str:
+def _advice(mask: Tensor, found: Name | None, blind: bool, padding_seen: int | None) -> str:
     if found is not None and found.advice:
         return found.advice
-    if len(given) == 3 and given[0] > 1:
+    if mask.ndim == 3 and mask.shape[0] > 1:
         return (
             f"Three axes are lined up with (H, T, S): sample b's mask would go to head b. If the first, "
-            f"{given[0]}, is the batch, use mask[:, None]."
+            f"{mask.shape[0]}, is the batch, use mask[:, None]."
         )
-    if len(given) == 2 and _like_padding(mask):
+    if mask.ndim == 2 and _like_padding(mask):
         return (
             "Two axes mean (T, S), but each row is a run of keys from the left that does not grow row by row, "
             "as padding (B, S) looks: is it mask[:, None, None, :]?"
@@ -165,7 +165,7 @@ def _advice(mask: Tensor, given: tuple[int, ...], found: Name | None, blind: boo
 
 def _like_padding(mask: Tensor) -> bool:
     """Whether every row of a (T, S) mask is a run from the left, and some run is shorter than the one before."""
-    if mask.ndim != 2 or mask.shape[0] < 2 or mask.shape[1] < 2:
+    if mask.shape[1] < 2:
         return False
     lengths = mask.sum(-1)
     runs = torch.arange(mask.shape[1], device=mask.device) < lengths.unsqueeze(-1)

@@ -57,6 +57,21 @@ def test_a_batch_with_padding_word_by_word() -> None:
     )
 
 
+def test_padding_word_by_word() -> None:
+    assert str(explain(padding(torch.tensor([2, 3]), 3))) == (
+        "Mask (B, H, T, S) = (2, 1, 1, 3): 5 of 6 pairs may attend (83.3%).\n"
+        "It equals padding: the keys after the end of each sequence are hidden.\n"
+        "Every row sees something.\n"
+        "1 key is seen by no query: sample 0, key 2."
+    )
+    assert str(explain(torch.ones(2, 2).bool())).startswith("Mask (T, S) = (2, 2): 4 of 4 pairs may attend (100%).")
+
+
+def test_all_of_few_places_are_named() -> None:
+    assert "4 of 4 rows see nothing: row 0; row 1; row 2; row 3.\n" in str(explain(torch.zeros(4, 4).bool()))
+    assert "5 of 5 rows see nothing: row 0; row 1; row 2; row 3 and 1 more.\n" in str(explain(torch.zeros(5, 5).bool()))
+
+
 def test_numbers_by_hand() -> None:
     found = explain(~causal(3))
     assert (found.shape, found.pairs, found.allowed, found.share) == ((3, 3), 9, 3, 1 / 3)
@@ -126,7 +141,37 @@ NAMED = {
     "sliding_window(5, 2) & padding": sliding_window(5, 2) & REAL,
     "~(sliding_window(5, 2) & padding)": ~sliding_window(5, 2) | ~REAL,
     "~causal(5) & padding": ~causal(5) & REAL,
+    "~(~causal(5) & padding)": causal(5) | ~REAL,
+    "~(causal(2, 4, alignment='upper_left') without its diagonal)": ~causal(2, 4, alignment="upper_left").tril(-1),
+    "band(5, 1, 3)": band(5, 1, 3),
+    "band(5, 0, 2)": band(5, 0, 2),
+    "band(5, 1, 2) & padding": band(5, 1, 2) & padding(torch.tensor([2, 4, 3]), 5),
     None: prefix(5, 2),
+}
+MEANINGS = {
+    "causal(5)": "each query sees itself and what came before it",
+    "~causal(5)": "each query sees only what comes after it",
+    "~causal(2, 4, alignment='lower_right')": "each query sees only what comes after it",
+    "causal(5) without its diagonal": "each query sees what came before it, not itself",
+    "band(5, 0, None)": "each query sees itself and what comes after it",
+    "band(5, 0, 0)": "each query sees itself alone",
+    "~band(5, 0, 0)": "hidden is what band(5, 0, 0) shows",
+    "sliding_window(5, 2)": "each query sees 2 keys, its own the last",
+    "band(5, 1, 2)": "each query sees the keys from 1 before it to 2 after it",
+    "band(5, None, 1)": "each query sees the keys from the first key to 1 after it",
+    "band(5, 2, None)": "each query sees the keys from 2 before it to the last",
+    "all True": "every query sees every key",
+    "all False": "no query sees anything",
+    "padding": "the keys after the end of each sequence are hidden",
+    "~padding": "of each sequence only a run of keys at the end is seen",
+    "causal(5) & padding": (
+        "each query sees itself and what came before it; keys after the end of a sequence are hidden"
+    ),
+    "~(causal(5) & padding)": "hidden is what causal(5) & padding shows",
+    "~(~causal(5) & padding)": (
+        "all but this: each query sees only what comes after it; keys after the end of a sequence are hidden"
+    ),
+    None: "",
 }
 
 
@@ -140,7 +185,33 @@ def test_names(name: str | None) -> None:
     assert explain(mask.mT.contiguous().mT).name == name
 
 
-@pytest.mark.parametrize("mask", [block_diagonal(torch.tensor([2, 3])), causal(5) | REAL, causal(5) & ~REAL], ids=str)
+@pytest.mark.parametrize("name", MEANINGS, ids=str)
+def test_meanings(name: str | None) -> None:
+    assert explain(NAMED[name]).meaning == MEANINGS[name]
+
+
+def test_names_where_no_sequence_is_full_or_the_mask_is_small() -> None:
+    short = padding(torch.tensor([2, 3]), 5)
+    assert explain(~causal(5) & short).name == "~causal(5) & padding"
+    assert explain(causal(2) & padding(torch.tensor([1, 2]), 2)).name == "causal(2) & padding"
+    assert explain(padding(torch.tensor([1, 1]), 5)).name == "padding"
+    assert explain(padding(torch.tensor([1, 0]), 1)).name == "padding"
+    assert explain(torch.tensor([[False, True, False, False]])).name is None
+
+
+def test_another_default_device_does_not_matter() -> None:
+    for mask in (*NAMED.values(), REAL[:, 0, 0]):
+        with torch.device("meta"):
+            found = explain(mask, padding=REAL if mask.shape[-2:] == (5, 5) else None)
+        assert found.name == explain(mask).name
+
+
+STRIP = band(5, 0, 2) & ~band(5, 0, 0)  # off the diagonal
+
+
+@pytest.mark.parametrize(
+    "mask", [block_diagonal(torch.tensor([2, 3])), causal(5) | REAL, causal(5) & ~REAL, STRIP, STRIP.T], ids=str
+)
 def test_what_has_no_name_gets_none_and_is_not_suspected(mask: Tensor) -> None:
     found = explain(mask)
     assert found.name is None
@@ -176,6 +247,8 @@ def test_one_wrong_entry_is_not_overlooked(T: int, data: st.DataObject) -> None:
         (to_blocked(causal(5) & REAL), INVERTED),
         (~sliding_window(5, 2), INVERTED),
         (~REAL, f"Right where padding stands on the left. Otherwise: d{INVERTED[1:]}"),
+        (~causal(5) & REAL, INVERTED),
+        (causal(5) & padding(torch.tensor([2, 5]), 5), ""),
         (causal(5).T.contiguous(), "Did you mean tril instead of triu?"),
         (causal(5).tril(-1), "The first row sees nothing: include the diagonal, unless the keys are shifted."),
         (torch.zeros(2, 2).bool(), "Did you mean ~mask?"),
@@ -188,6 +261,21 @@ def test_one_wrong_entry_is_not_overlooked(T: int, data: st.DataObject) -> None:
             REAL[:, 0],
             "Three axes are lined up with (H, T, S): sample b's mask would go to head b. "
             "If the first, 3, is the batch, use mask[:, None].",
+        ),
+        (REAL[:1, 0], ""),
+        (
+            REAL[::2, 0],
+            "Three axes are lined up with (H, T, S): sample b's mask would go to head b. "
+            "If the first, 2, is the batch, use mask[:, None].",
+        ),
+        (
+            REAL[:, 0, 0],
+            "Two axes mean (T, S), but each row is a run of keys from the left that does not grow row by row, "
+            "as padding (B, S) looks: is it mask[:, None, None, :]?",
+        ),
+        (
+            torch.tensor([[True], [False], [True]]),
+            "A row that sees nothing gets output 0 here, NaN from a plain softmax.",
         ),
         (REAL[:1, 0, 0].expand(5, 5), ""),
     ],
@@ -220,6 +308,7 @@ def test_padding_with_two_axes_is_refused_unless_there_are_as_many_samples_as_qu
     silent = attention(q, q, q, mask=wrong).weights
     assert (silent * ~padding(lengths, S)).sum() > 1, "weight on padding"
     assert explain(wrong).advice.endswith("as padding (B, S) looks: is it mask[:, None, None, :]?")
+    assert explain(wrong, padding=padding(lengths, S)).advice == explain(wrong).advice
     assert explain(wrong, padding=padding(lengths, S)).padding_seen == 10
 
 
