@@ -34,7 +34,7 @@ def test_the_module(mode: str) -> None:
 def test_the_module_without_gradients() -> None:
     for weights in ("on", "off"):
         assert TABLE[f"nn.MultiheadAttention, weights {weights}, eval, no_grad"][1:] == ("NaN", "", "")
-    module = nn.MultiheadAttention(4, 1, batch_first=True).eval()  # and once more by hand
+    module = nn.MultiheadAttention(4, 2, batch_first=True).eval()  # by hand; an odd number of heads is not fused
     x = torch.ones(1, 3, 4)
     with torch.no_grad():
         out, _ = module(x, x, x, key_padding_mask=torch.ones(1, 3, dtype=torch.bool), need_weights=False)
