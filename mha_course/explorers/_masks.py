@@ -23,7 +23,7 @@ BEFORE, AFTER, LARGE = "-inf before softmax", "zero after softmax", "-1e9 before
 MAY, BLOCKED = "True = may attend", "True = blocked"
 
 CONTROLS = (
-    Choice("order", "order", ("any", "causal", "window", "prefix"), "causal"),
+    Choice("order", "order", ("any", "causal", "window", "prefix"), "window"),
     Slider("reach", "window or prefix", 1, TOKENS, 1, 3, digits=0),
     Slider("real", "real tokens, rest padding", 0, TOKENS, 1, TOKENS, digits=0),
     Slider("first", "tokens in document 1", 1, TOKENS, 1, TOKENS, digits=0),
@@ -32,7 +32,7 @@ CONTROLS = (
     Choice("target", "target", ("none", "1", "2", "3", "4"), "none"),
 )
 TARGETS: dict[str, dict[str, Any]] = {
-    "1": {"real": 6},
+    "1": {"order": "causal", "real": 6},
     "2": {"order": "window", "reach": 2, "first": 5},
     "3": {"order": "prefix", "reach": 3, "real": 7},
     "4": {"order": "any", "first": 3, "read": BLOCKED},
@@ -111,8 +111,8 @@ def masks() -> Explorer:
         draw=draw,
         readout=readout,
         alt=(
-            "A causal mask over eight tokens: mask, weights and the matrix of which row moves when a "
-            "token changes have the same lower triangle, and every row of weights sums to one."
+            "A window of 3 over eight tokens: mask, weights and the matrix of which row moves when a "
+            "token changes show the same band, and every row of weights sums to one."
         ),
         size=(8, 2.9),
     )

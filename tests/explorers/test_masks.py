@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from mha_course import plots
 from mha_course.explorers import _masks as masks
 
-START = {control.name: control.start for control in masks.CONTROLS}
+START = {control.name: control.start for control in masks.CONTROLS} | {"order": "causal"}
 LOWER = np.tri(8, dtype=bool)
 
 
