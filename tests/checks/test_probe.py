@@ -285,6 +285,93 @@ def test_a_drawing() -> None:
     assert repr(leaks(fn, drawn(2, 3, 4))) == str(leaks(fn, drawn(2, 3, 4)))
 
 
+def message(call: Callable[[], None]) -> str:
+    with pytest.raises(AssertionError) as error:
+        call()
+    return str(error.value)
+
+
+def test_messages_word_by_word() -> None:
+    assert message(lambda: assert_causal(attending(None), X)) == (
+        "row 0 moves when token 1 changes (sample 0): it sees the future, and 9 more such pairs. "
+        "Every row sees every token: is there a mask at all?"
+    )
+    assert message(lambda: assert_causal(attending(~causal(T)), X[:1])) == (
+        "row 0 moves when token 1 changes: it sees the future, and 9 more such pairs. "
+        "No row sees its past: is the mask inverted?"
+    )
+    assert message(lambda: assert_causal(lambda x: x + F.pad(x[4:], (0, 0, 0, 4)), X[0])) == (
+        "row 0 moves when token 4 changes: it sees the future. No row sees its past: is the mask inverted?"
+    )
+    two = lambda x: x + F.pad(x[:, 3:], (0, 0, 0, 3)) + F.pad(x[:, :1], (0, 0, 1, 3))  # noqa: E731
+    assert message(lambda: assert_causal(two, X)) == (
+        "row 0 moves when token 3 changes (sample 0): it sees the future, and 1 more such pairs"
+    )
+    one = lambda x: x + F.pad(x[:, 4:], (0, 0, 0, 4)) + F.pad(x[:, :1], (0, 0, 1, 3))  # noqa: E731
+    assert message(lambda: assert_causal(one, X)) == "row 0 moves when token 4 changes (sample 0): it sees the future"
+    mixed = lambda x: (x + x.sum(0, keepdim=True), None)  # noqa: E731
+    assert message(lambda: assert_causal(mixed, drawn(3, T, E))) == (
+        "sample 0 moves when sample 1 changes: the batch is mixed\n"
+        "fn returns a tuple: its first tensor, (3, 5, 16), was probed."
+    )
+    assert str(leaks(mixed, drawn(3, T, E))).endswith(
+        "Across the batch: sample 0 moves when sample 1 changes; sample 0 moves when sample 2 changes; "
+        "sample 1 moves when sample 0 changes.\n"
+        "fn returns a tuple: its first tensor, (3, 5, 16), was probed."
+    )
+    blind = leaks(lambda x: x * math.nan, drawn(1, 7, E))
+    assert "NaN whatever changes, so that no move is seen: row 0, 1, 2, 3, 4.\n" in str(blind)
+    assert str(leaks(lambda x: x, torch.ones(1, 40, 1))).count("\n") == 41
+
+
+def test_options_of_the_asserts_are_passed_on() -> None:
+    faint = lambda x: (x + 100) + 3e-9 * x.flip(1)  # noqa: E731
+    assert_causal(faint, X, draws=1)
+    assert_masked(faint, X, mask=causal(T), draws=1)
+    for call in (lambda: assert_causal(faint, X), lambda: assert_masked(faint, X, mask=causal(T))):
+        with pytest.raises(AssertionError, match="row 0 moves when token 4"):
+            call()
+
+    def passes(call: Callable[[], None]) -> bool:
+        try:
+            call()
+        except AssertionError:
+            return False
+        return True
+
+    sign = lambda x: x + x.sign().flip(1)  # noqa: E731
+    ones, order = torch.ones(1, 2, 1), causal(2)
+    seen = [not leaks(sign, ones, draws=1, seed=seed).tokens[0, 1] for seed in range(8)]
+    assert len(set(seen)) == 2
+    assert [passes(lambda s=s: assert_causal(sign, ones, draws=1, seed=s)) for s in range(8)] == seen
+    assert [passes(lambda s=s: assert_masked(sign, ones, mask=order, draws=1, seed=s)) for s in range(8)] == seen
+    turned = lambda x: attending(causal(T))(x.transpose(0, 1)).transpose(0, 1)  # noqa: E731
+    assert_masked(turned, X.transpose(0, 1), mask=causal(T), batch_first=False)
+
+
+def test_the_diagonal_is_allowed_only_where_the_query_is_made_from_it() -> None:
+    strict = causal(T).tril(-1)
+    attend = lambda q, k, v: attention(q, k, v, mask=strict).out  # noqa: E731
+    assert_masked(lambda x: attend(x, x, x), X, mask=strict)
+    assert_masked(attend, X, X, X, mask=strict, change=(1, 2))
+    whole = lambda q, k, v: attention(q, k, v, mask=causal(T)).out  # noqa: E731
+    assert_masked(lambda x: whole(x, x, x), X, mask=strict)
+    with pytest.raises(AssertionError, match=r"^row 0 moves when token 0 changes \(sample 0\): the mask hides it"):
+        assert_masked(whole, X, X, X, mask=strict, change=(1, 2))
+    wide = torch.ones(3, T).tril(1).bool()  # other rows than tokens
+    assert_masked(lambda x: attention(x[:, :3], x, x, mask=wide).out, X, mask=wide)
+
+
+def test_one_number_a_row_without_a_batch() -> None:
+    assert_close(leaks(lambda x: x.cumsum(0).sum(-1), X[0]).tokens, causal(T))
+
+
+def test_nan_across_the_batch() -> None:
+    fn = lambda x: x + 0 * x.flip(0)  # noqa: E731
+    assert leaks(fn, X).between_samples == ()
+    assert leaks(fn, X, value=math.nan).between_samples == ((0, 1), (1, 0))
+
+
 # Other people's modules
 
 
@@ -411,6 +498,12 @@ def test_nan_origins_of_several_inputs_and_layouts() -> None:
     one = X[0].clone()
     one[2] = math.nan
     assert nan_origins(lambda x: x, one).origins == ((0, 0, 2, ((0, 2),)),)
+    one = X[0].clone()
+    one[2, 1] = math.nan
+    assert nan_origins(lambda x: x, one).origins == ((0, 0, 2, ((0, 2),)),)
+    both = X.clone()
+    both[:, 2] = math.nan
+    assert nan_origins(lambda x: x, both).origins == ((0, 0, 2, ((0, 2),)), (0, 1, 2, ((1, 2),)))
     assert nan_origins(lambda x: x, X).origins == nan_origins(lambda x: x, X).rows == ()
     assert str(nan_origins(lambda x: x, X)) == "Rows of the result with NaN or infinity: none."
     long = torch.full((1, 9, 2), math.nan)
@@ -451,6 +544,7 @@ def growing(x: Tensor) -> Tensor:
         (lambda: leaks(lambda x: (1, 2), X), TypeError, r"^fn must return a tensor, .* got tuple$"),
         (lambda: leaks(lambda x: {}, X), TypeError, r"^fn must return a tensor, .* got dict$"),
         (lambda: leaks(lambda x: x.sum(), X), ValueError, r"^fn must return one row a token, \(B, T, ...\), got \(\)$"),
+        (lambda: leaks(lambda x: x.sum((1, 2)), X), ValueError, r"^fn must return one row a token, .* got \(2,\)$"),
         (lambda: leaks(lambda x: x[:1], X), ValueError, r"^fn must return a batch of 2, got \(1, 5, 16\)$"),
         (lambda: leaks(lambda x: x[x > 0][None].expand(2, -1), X), ValueError, r"for changed numbers$"),
         (lambda: leaks(lambda x: x[..., None], torch.ones(2, 3).long()), ValueError, r"^token ids must not all be eq"),
