@@ -1,5 +1,6 @@
 """Explorers: one line in a notebook gives controls, a picture and numbers that follow them."""
 
 from mha_course.explorers._geometry import geometry
+from mha_course.explorers._scaling import scaling
 
-__all__ = ["geometry"]
+__all__ = ["geometry", "scaling"]
