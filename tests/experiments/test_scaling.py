@@ -33,6 +33,7 @@ def test_spread_of_products_is_unbiased():
     # two products: s^2 has mean d_k and standard deviation 1.43 d_k; 4000 of them, five standard errors
     found = lesson.dot_products([64], repeats=4000, pairs=2)
     assert_allclose((found.std**2).mean(), 64, rtol=5 * 1.43 / math.sqrt(4000))
+    assert_allclose((found.std**2).std(), 1.43 * 64, rtol=0.2)
 
 
 def test_products_of_a_width_depend_on_the_seed_alone():
@@ -75,6 +76,7 @@ def test_saturation_has_one_row_a_seed_and_one_column_a_width():
     for all_of_them, part in zip(found, alone, strict=True):
         assert_allclose(all_of_them[1:, 1:], part, rtol=0)
     assert (found.batch_gradient[0] != found.batch_gradient[1]).all()
+    assert lesson.saturation([2], scaled=True).score_gradient.shape == (5, 1, 256)
 
 
 def test_what_the_lesson_says_about_saturation():
@@ -120,12 +122,27 @@ def test_spread_names_every_init_of_the_trainings():
     assert lesson.SPREADS == (*scaling_training.INITS, "Q = K", "QK-norm")
 
 
+def test_spread_by_hand():
+    E, D, T = 11, 5, 7
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(T, E, generator=generator)
+    W_q, W_k = (scaling_training.draw_map("xavier", E, D, generator) for _ in range(2))
+    scores = ((x @ W_q) @ (x @ W_k).T / math.sqrt(D)).double().numpy()
+    weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    found = lesson.score_spread("xavier", d_model=E, d_k=D, tokens=T, repeats=1, seed=2)
+    assert_allclose(found.std, [scores[~np.eye(T, dtype=bool)].std(ddof=1)], rtol=1e-5)
+    assert_allclose(found.own, [np.diagonal(scores).mean()], rtol=1e-5)
+    assert_allclose(found.own_weight, [np.diagonal(weights).mean()], rtol=1e-5)
+    assert_allclose(found.largest, [weights.max(1).mean()], rtol=1e-5)
+
+
 def test_a_token_sees_itself_where_q_is_k():
     # |q|^2 / sqrt(d_k) has mean sqrt(d_k) = 8; among 64 tokens with scores N(0, 1.06^2) that gets .94
     found = lesson.score_spread("Q = K")
     assert_allclose(found.own.mean(), 8.0, rtol=0.03)
     assert_allclose(found.own_weight.mean(), 0.94, atol=0.02)
     assert_allclose(found.largest, found.own_weight, rtol=1e-3)
+    assert_allclose(found.std.mean(), math.sqrt(1 + 64 / 512), rtol=0.03)
     other = lesson.score_spread("unit")
     assert_allclose(other.own.mean(), 0.0, atol=0.2)  # its standard error is .03
     assert_allclose(other.own_weight.mean(), 1 / 64, rtol=0.2)
