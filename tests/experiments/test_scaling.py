@@ -12,6 +12,15 @@ from mha_course.experiments import scaling as lesson
 from mha_course.experiments import scaling_training
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Two threads on a busy machine take many times as long for small arrays as one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
