@@ -34,7 +34,7 @@ CONTROLS = (
     Choice("rule", "scale", tuple(RULES), "none"),
     Choice("keys", "number of keys", ("1", "8", "64", "512"), "64"),
     Slider("spread", "spread of q and k", 0, 3, 0.1, 1),
-    Slider("correlation", "correlation with own key", -1, 1, 0.05, 0, digits=2),
+    Slider("correlation", "correlation", -1, 1, 0.05, 0, digits=2),
 )
 
 
@@ -91,10 +91,10 @@ def readout(state: State) -> Readout:
     dead = (state.gradients < DEAD).mean()
     rows = [
         ("", "measured", "to compare with"),
-        ("spread of the scores", f"{state.scores.std():.2f}", f"{state.predicted:.2f} if independent"),
-        ("entropy of the weights, mean", f"{abs(entropy):.2f}", f"{np.log(state.keys):.2f} if all equal"),
+        ("spread of scores", f"{state.scores.std():.2f}", f"{state.predicted:.2f} if independent"),
+        ("entropy, mean", f"{abs(entropy):.2f}", f"{np.log(state.keys):.2f} if all equal"),
         ("largest weight, mean", f"{state.weights.max(axis=1).mean():.3f}", f"{1 / state.keys:.3f} if all equal"),
-        ("gradient of a query, median", f"{np.median(state.gradients):.1e}", f"{dead:.0%} of queries below 1e-6"),
+        ("gradient, median", f"{np.median(state.gradients):.1e}", f"{dead:.0%} of queries below 1e-6"),
     ]
     solved = "solved" if entropy > 3 and state.rule == "none" else "not solved"
     return Readout(rows, f"Task, mean entropy above 3 with the scale at none: {solved}.")

@@ -76,15 +76,15 @@ def test_gradients_are_those_of_autograd() -> None:
 
 def test_one_key_has_all_the_weight_and_no_gradient() -> None:
     one = rows(keys="1")
-    assert one["entropy of the weights, mean"] == ("0.00", "0.00 if all equal")
+    assert one["entropy, mean"] == ("0.00", "0.00 if all equal")
     assert one["largest weight, mean"] == ("1.000", "1.000 if all equal")
-    assert one["gradient of a query, median"] == ("0.0e+00", "100% of queries below 1e-6")
+    assert one["gradient, median"] == ("0.0e+00", "100% of queries below 1e-6")
 
 
 def test_equal_keys_share_the_weight() -> None:
     one = rows(spread=0)
-    assert one["spread of the scores"] == ("0.00", "0.00 if independent")
-    assert one["entropy of the weights, mean"] == ("4.16", "4.16 if all equal")
+    assert one["spread of scores"] == ("0.00", "0.00 if independent")
+    assert one["entropy, mean"] == ("4.16", "4.16 if all equal")
     assert one["largest weight, mean"] == ("0.016", "0.016 if all equal")
 
 
