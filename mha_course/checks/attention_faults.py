@@ -65,16 +65,16 @@ def transposed_scores(q: Array, k: Array, v: Array) -> Pair:
     return weights, weights @ v
 
 
-_DIVIDE = "Divide the scores by the root of D, the width of the queries and keys."
+_DIVIDE = "Divide the scores by the square root of D, the width of the queries and keys."
 _DIVISOR_HINTS = ("Look at the number that the scores are divided by.", _DIVIDE)
 _SIZE_HINTS = ("Look at the number that the scores are divided by: which size is under the root?", _DIVIDE)
 _FIXED_HINTS = (
     "Look at the number that the scores are divided by: does it follow when the width changes?",
-    "Divide by the root of D, the width of the queries and keys, and read D from a shape.",
+    "Divide by the square root of D, the width of the queries and keys, and read D from a shape.",
 )
 _LATE_HINTS = (
     "Sum the weights that one query gives: they should give 1, whatever D is.",
-    "Divide the scores, before the softmax, by the root of D, the width of the queries and keys.",
+    "Divide the scores, before the softmax, by the square root of D, the width of the queries and keys.",
 )
 _SOFTMAX_HINTS = (
     "Sum your weights over each axis in turn: which sums are 1, which should be?",
@@ -149,7 +149,7 @@ SCALE = (
 OUT_SCALED = Variation(
     "the output is divided by the square root of D, the scores are not",
     _out_scaled,
-    ("Look at the step that divides by the root of D: what is divided there?", _LATE_HINTS[1]),
+    ("Look at the step that divides by the square root of D: what is divided there?", _LATE_HINTS[1]),
 )
 
 WEIGHTS = (

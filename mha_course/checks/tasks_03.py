@@ -1,4 +1,4 @@
-"""The exercises of notebook 03: the spread of scores, scaled scores, and how spreads grow with the width."""
+"""The exercises of notebook 03: the spread of scores, scaled scores, and growth with the width."""
 
 import math
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mha_course.checks import attention_faults as faults
 from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.tasks_03_growth import growth_exponents
 
 Row = Float[Tensor, " n"]
 Pair = tuple[Row, Row]
@@ -104,6 +105,32 @@ score_std = Task(
             ),
         ),
         Variation(
+            "w_std is left out: q and k are taken to have variance 1",
+            lambda m, d, w: (torch.full_like(w, math.sqrt(d)), torch.ones_like(w)),
+            (
+                "Double w_std: what happens to an entry of q, and to a score?",
+                "sqrt(d_k) holds for entries of variance 1. Here an entry has variance d_model * w_std^2.",
+            ),
+        ),
+        Variation(
+            "d_model counts once, but it spreads both q and k",
+            lambda m, d, w: _spreads(lambda m, w: m**0.25 * w)(m, d, w),
+            _BOTH_HINTS,
+        ),
+        Variation(
+            "d_model and d_k have changed places",
+            lambda m, d, w: _spreads()(d, m, w),
+            (
+                "Which of the two widths is summed over in an entry of q, which in a score?",
+                "An entry of q sums over d_model, a score over d_k.",
+            ),
+        ),
+        Variation(
+            "the scores are divided by 8, the square root of 64, whatever d_k is",
+            _spreads(scaled=lambda m, d, s: s / 8),
+            _ROOT_HINTS,
+        ),
+        Variation(
             "the two results are in the wrong order",
             lambda *inputs: _spreads()(*inputs)[::-1],
             ("Look at the return line.", "Return the spread before the scale, then the one after it."),
@@ -130,6 +157,12 @@ def _scores(q: faults.Array, k: faults.Array) -> faults.Array:
     return faults.attention(q, k, k).scores
 
 
+_LAST_HINTS = ("Look at the last step: what is asked for?", "Return the scores before the softmax, divided.")
+_KNOWN_HINTS = (
+    "The divisor is known before any score is computed: does yours depend on the scores?",
+    "Divide all scores by the square root of D.",
+)
+
 scaled_scores = Task(
     name="scaled_scores",
     arguments=("q", "k"),
@@ -151,7 +184,27 @@ scaled_scores = Task(
         Variation(
             "the softmax is taken too: these are weights, not scores",
             lambda q, k: _scores(q, k).softmax(-1),
-            ("Look at the last step: what is asked for?", "Return the scores before the softmax."),
+            _LAST_HINTS,
+        ),
+        Variation(
+            "the softmax is taken, and the scale is missing",
+            lambda q, k: faults.attention(q, k, k, scale=1.0).weights,
+            _LAST_HINTS,
+        ),
+        Variation(
+            "the scores are divided by D / 2: ** binds before /, so D ** 1/2 is half of D",
+            lambda q, k: q @ k.mT / (q.shape[-1] / 2),
+            ("Try D = 16: what is your divisor?", "Put the exponent in brackets, D ** (1/2), or take math.sqrt."),
+        ),
+        Variation(
+            "the scores are divided by the square root of B, the number of samples, not of D",
+            lambda q, k: q @ k.mT / math.sqrt(len(q)),
+            ("Which axis of q do you count?", "D is the last axis, q.shape[-1]."),
+        ),
+        Variation(
+            "all scores are divided by their standard deviation, not by a known number",
+            lambda q, k: (q @ k.mT) / (q @ k.mT).std(),
+            _KNOWN_HINTS,
         ),
         Variation(
             "the scores are cosines, q and k are divided by their lengths",
@@ -164,87 +217,13 @@ scaled_scores = Task(
         Variation(
             "each row is divided by its own standard deviation, not by one number",
             lambda q, k: (q @ k.mT) / (q @ k.mT).std(-1, keepdim=True),
-            (
-                "The divisor is known before any score is computed: does yours depend on the scores?",
-                "Divide all scores by the square root of D.",
-            ),
+            _KNOWN_HINTS,
         ),
     ),
     hints=(
         "Take T = S = 1: the only score is one dot product over the square root of D.",
         "Compare with your function step by step: products over D, then the division.",
     ),
-)
-
-
-def _growth_cases() -> tuple[Case, ...]:
-    cases = []
-    for n, exponents in [(5, (0.0, 0.5, 0.0)), (7, (0.5, -0.5, 0.0, 1.0)), (2, (0.25,)), (4, (-0.25, 0.5))]:
-        widths = 3 * 2.0 ** torch.arange(n, dtype=torch.float64)
-        levels = torch.linspace(5, 0.3, len(exponents), dtype=torch.float64)
-        powers = torch.stack([level * widths**e for level, e in zip(levels, exponents, strict=True)])
-        cases.append(Case({"layers": len(exponents), "n": n}, (widths, powers)))
-    return tuple(cases)
-
-
-def _growth(
-    rise: Callable[[Tensor], Tensor] = torch.log, run: Callable[[Tensor], Tensor] = torch.log
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """The slope of rise(spreads) against run(widths), between the first and the last width."""
-
-    def fn(widths: Tensor, spreads: Tensor) -> Tensor:
-        y, x = rise(spreads), run(widths)
-        return (y[:, -1] - y[:, 0]) / (x[-1] - x[0])
-
-    return fn
-
-
-_LOG_HINTS = (
-    "A power law is a straight line on log axes: which axes are yours?",
-    "Take the logarithm of the widths and of the spreads, then the slope.",
-)
-
-growth_exponents = Task(
-    name="growth_exponents",
-    arguments=("widths", "spreads"),
-    results=(("exponents", ("layers",)),),
-    reference=_growth(),
-    cases=_growth_cases,
-    variations=(
-        Variation("the slope is taken on linear axes", _growth(lambda y: y, lambda x: x), _LOG_HINTS),
-        Variation("the widths are not on a log axis, the spreads are", _growth(run=lambda x: x), _LOG_HINTS),
-        Variation("the spreads are not on a log axis, the widths are", _growth(rise=lambda y: y), _LOG_HINTS),
-        Variation(
-            "the slope is upside down, widths over spreads",
-            lambda x, y: 1 / _growth()(x, y),
-            ("Which of the two axes is the width?", "Divide the change of log spread by the change of log width."),
-        ),
-        Variation(
-            "the growth of the variance is measured, twice that of the spread",
-            lambda x, y: 2 * _growth()(x, y),
-            ("Is there a square in your function?", "Use the spreads as they are."),
-        ),
-        Variation(
-            "the change of the width is left out",
-            lambda x, y: (y[:, -1] / y[:, 0]).log(),
-            ("Try widths further apart: the exponent must stay.", "Divide by the change of log width."),
-        ),
-        Variation(
-            "the ratio of the logarithms is taken, so the level counts as growth",
-            lambda x, y: y[:, -1].log() / x[-1].log(),
-            ("Multiply all spreads by 10: an exponent must stay.", "Take differences of logarithms before you divide."),
-        ),
-        Variation(
-            "the exponents are for steps from one width to the next, not one for each layer",
-            lambda x, y: y.log().diff(dim=1) / x.log().diff(),
-            ("How many numbers should come back?", "One for each layer: average the steps, or use the ends."),
-        ),
-    ),
-    hints=(
-        "Take one layer by hand: by what factor does its spread grow when the width doubles?",
-        "The exponent is the change of log spread divided by the change of log width.",
-    ),
-    shape_hint="Return one exponent for each row of spreads.",
 )
 
 TASKS = (score_std, scaled_scores, growth_exponents)

@@ -28,7 +28,9 @@ __all__ = [
     "saturation",
     "score_spread",
     "steps_to",
+    "three_layers",
     "train",
+    "weights_by_width",
 ]
 
 EMBED_DIM, VALUE_DIM = 64, 16  # of `saturation`
@@ -228,10 +230,7 @@ def score_spread(
 def three_layers(widths: Sequence[int], *, d_model: int = 64, seed: int = 0) -> Float[np.ndarray, "3 n"]:
     """Measure the std of the scores of three layers at every width d_k; the second one lacks the scale.
 
-    Drawn as "randn", "default" and "unit", see `score_spread`: the levels differ by the initialisation.
-
-    Raises:
-        ValueError: a width or d_model below 1.
+    Drawn as "randn", "default" and "unit", see `score_spread`, which raises for a width or d_model below 1.
     """
     spreads = [
         [score_spread(init, d_model=d_model, d_k=d_k, seed=seed).std.mean() for d_k in widths]

@@ -90,14 +90,17 @@ def readout(state: State) -> Readout:
     entropy = _entropy(state.weights)
     dead = (state.gradients < DEAD).mean()
     rows = [
-        ("", "measured", "to compare with"),
+        ("", "measured", "reference"),
         ("spread of scores", f"{state.scores.std():.2f}", f"{state.predicted:.2f} if independent"),
-        ("entropy, mean", f"{abs(entropy):.2f}", f"{np.log(state.keys):.2f} if all equal"),
-        ("largest weight, mean", f"{state.weights.max(axis=1).mean():.3f}", f"{1 / state.keys:.3f} if all equal"),
-        ("gradient, median", f"{np.median(state.gradients):.1e}", f"{dead:.0%} of queries below 1e-6"),
+        ("entropy", f"{abs(entropy):.2f}", f"at most {np.log(state.keys):.2f}"),
+        ("largest weight", f"{state.weights.max(axis=1).mean():.3f}", f"at least {1 / state.keys:.3f}"),
+        ("gradient", f"{np.median(state.gradients):.1e}", f"{dead:.0%} below 1e-6"),
     ]
     solved = "solved" if entropy > 3 and state.rule == "none" else "not solved"
-    return Readout(rows, f"Task, mean entropy above 3 with the scale at none: {solved}.")
+    return Readout(
+        rows,
+        f"Means over 128 queries; of the gradient the median. Task, entropy above 3 with the scale at none: {solved}.",
+    )
 
 
 def scaling() -> Explorer:
@@ -152,7 +155,7 @@ def _lay_out_scores(ax: Axes) -> dict[str, Any]:
     at = np.arange(-13, 14)
     colours = [plots.COLOURS[4] if abs(place) == 13 else plots.COLOURS[0] for place in at]
     bars = ax.bar(at, np.zeros(27), width=0.9, color=colours, animated=True)
-    ax.set(xlim=(-14, 14), ylim=(0, 1.02), title="scores", xlabel="scaled score", ylabel="share of the scores")
+    ax.set(xlim=(-14, 14), ylim=(0, 1.02), title="scores", xlabel="score after the scale", ylabel="share of the scores")
     ax.set_xticks([-13, -8, -4, 0, 4, 8, 13], ["beyond", "-8", "-4", "0", "4", "8", "beyond"])
     return {"scores": bars.patches}
 
@@ -180,7 +183,7 @@ def _lay_out_gradients(ax: Axes) -> dict[str, Any]:
     (dots,) = ax.plot(np.arange(QUERIES), np.ones(QUERIES), ".", color=plots.COLOURS[0], markersize=5, animated=True)
     median = ax.axhline(1, color=plots.COLOURS[1], linewidth=2, animated=True, zorder=3)
     ax.set(ylim=(FLOOR / 3, 30), yscale="log", title="gradients", xlabel="query")
-    ax.set_ylabel("gradient norm (line: median)")
+    ax.set_ylabel("norm for the scores (line: median)")
     ax.set_yticks([1e-8, 1e-6, 1e-4, 1e-2, 1])
     ax.minorticks_off()
     return {"dots": dots, "median": median}

@@ -14,7 +14,16 @@ from mha_course.checks import Verdict, check, engine, tasks, words
 from mha_course.checks.task import Case
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("softmax", "one_query", "batched_attention", "angles", "weights_and_output")
+NAMES = (
+    "softmax",
+    "one_query",
+    "batched_attention",
+    "angles",
+    "weights_and_output",
+    "score_std",
+    "scaled_scores",
+    "growth_exponents",
+)
 TASKS = [engine._TASKS[name] for name in NAMES]
 STUB = "not attempted yet"
 

@@ -1,0 +1,92 @@
+"""The third exercise of notebook 03: the exponent with which a spread grows with the width."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mha_course.checks.task import Case, Task, Variation
+
+
+def _growth_cases() -> tuple[Case, ...]:
+    cases = []
+    for n, exponents in [(5, (0.0, 0.5, 0.0)), (7, (0.5, -0.5)), (2, (0.25,)), (3, (-0.25, 1.0, 0.5))]:
+        widths = 3 * 2.0 ** torch.arange(n, dtype=torch.float64)
+        levels = torch.linspace(5, 0.3, len(exponents), dtype=torch.float64)
+        powers = torch.stack([level * widths**e for level, e in zip(levels, exponents, strict=True)])
+        cases.append(Case({"layers": len(exponents), "n": n}, (widths, powers)))
+    return tuple(cases)
+
+
+def _growth(
+    rise: Callable[[Tensor], Tensor] = torch.log, run: Callable[[Tensor], Tensor] = torch.log
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The slope of rise(spreads) against run(widths), between the first and the last width."""
+
+    def fn(widths: Tensor, spreads: Tensor) -> Tensor:
+        y, x = rise(spreads), run(widths)
+        return (y[:, -1] - y[:, 0]) / (x[-1] - x[0])
+
+    return fn
+
+
+_LOG_HINTS = (
+    "A power law is a straight line on log axes: which axes are yours?",
+    "Take the logarithm of the widths and of the spreads, then the slope.",
+)
+
+growth_exponents = Task(
+    name="growth_exponents",
+    arguments=("widths", "spreads"),
+    results=(("exponents", ("layers",)),),
+    reference=_growth(),
+    cases=_growth_cases,
+    variations=(
+        Variation("the slope is taken on linear axes", _growth(lambda y: y, lambda x: x), _LOG_HINTS),
+        Variation("the widths are not on a log axis, the spreads are", _growth(run=lambda x: x), _LOG_HINTS),
+        Variation("the spreads are not on a log axis, the widths are", _growth(rise=lambda y: y), _LOG_HINTS),
+        Variation(
+            "the slope is upside down, widths over spreads",
+            lambda x, y: 1 / _growth()(x, y),
+            ("Which of the two axes is the width?", "Divide the change of log spread by the change of log width."),
+        ),
+        Variation(
+            "the growth of the variance is measured, twice that of the spread",
+            lambda x, y: 2 * _growth()(x, y),
+            ("Is there a square in your function?", "Use the spreads as they are."),
+        ),
+        Variation(
+            "the change of the width is left out",
+            lambda x, y: (y[:, -1] / y[:, 0]).log(),
+            ("Try widths further apart: the exponent must stay.", "Divide by the change of log width."),
+        ),
+        Variation(
+            "the ratio of the logarithms is taken, so the level counts as growth",
+            lambda x, y: y[:, -1].log() / x[-1].log(),
+            ("Multiply all spreads by 10: an exponent must stay.", "Take differences of logarithms before you divide."),
+        ),
+        Variation(
+            "the intercept of the line is returned, not its slope",
+            lambda x, y: y[:, 0].log() - _growth()(x, y) * x[0].log(),
+            ("Multiply all spreads by 10: an exponent must stay.", "Take the other number of the fit."),
+        ),
+        Variation(
+            "the line is forced through the origin, so the level counts as growth",
+            lambda x, y: (y.log() * x.log()).sum(1) / x.log().square().sum(),
+            (
+                "Multiply all spreads by 10: an exponent must stay.",
+                "Fit a line with an intercept, or take differences.",
+            ),
+        ),
+        Variation(
+            "the exponents are for steps from one width to the next, not one for each layer",
+            lambda x, y: y.log().diff(dim=1) / x.log().diff(),
+            ("How many numbers should come back?", "One for each layer: average the steps, or use the ends."),
+        ),
+    ),
+    hints=(
+        "Take one layer by hand: by what factor does its spread grow when the width doubles?",
+        "The exponent is the change of log spread divided by the change of log width.",
+    ),
+    shape_hint="Return one exponent for each row of spreads.",
+)
