@@ -269,6 +269,8 @@ def test_the_random_state_of_the_caller_is_untouched(call):
         (lambda: lesson.crowding([]), "lengths must hold integers of at least 1"),
         (lambda: lesson.crowding([0]), r"lengths must hold .* got \[0\]"),
         (lambda: lesson.crowding([4], repeats=0), "repeats must be at least 1, got 0"),
+        (lambda: lesson.weights_by_width([4], keys=0), r"^keys must be at least 1, got 0$"),
+        (lambda: lesson.weights_by_width([]), r"^widths must hold integers of at least 1, got \[\]$"),
     ],
 )
 @pytest.mark.unchecked
