@@ -41,8 +41,8 @@ def retrieval(
     query = R key_p + noise * e,   e ~ N(0, I),   p uniform over the S places
     value_s = one-hot of a class drawn uniformly, target = class of value_p
 
-    The rotation R is the same in every sequence; a model has to learn it, W_q^T W_k = R up to a factor. Two keys may
-    have one class.
+    The rotation R is the same in every sequence; a model with q = x W_q has to learn W_q W_k^T = R, up to a factor.
+    Two keys may have one class.
 
     Args:
         batch: sequences B.
@@ -57,7 +57,8 @@ def retrieval(
         Retrieval(query, key, value, target).
 
     Raises:
-        TypeError: a size is not an integer; noise is not a number; rotation is not a tensor.
+        TypeError: a size is not an integer; noise is not a number; rotation is not a float32 tensor;
+            generator is not a torch.Generator.
         ValueError: a size below 1; noise below 0 or not finite; rotation of another shape.
     """
     for name, size in (("batch", batch), ("keys", keys), ("width", width), ("classes", classes)):
@@ -69,13 +70,17 @@ def retrieval(
     if rotation is not None and not isinstance(rotation, Tensor):
         raise TypeError(f"rotation must be a tensor, got {type(rotation).__name__}")
     R = random_rotation(width) if rotation is None else rotation
+    if R.dtype != torch.float32:
+        raise TypeError(f"rotation must be float32, got {R.dtype}")
     if R.shape != (width, width):
         raise ValueError(f"rotation must have shape {(width, width)}, got {tuple(R.shape)}")
-    key = torch.randn(batch, keys, width, generator=generator)
+    if not isinstance(generator, torch.Generator):  # None would draw from the global one
+        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+    key = torch.randn(batch, keys, width, generator=generator, dtype=torch.float32)
     place = torch.randint(keys, (batch,), generator=generator)
     label = torch.randint(classes, (batch, keys), generator=generator)
     rows = torch.arange(batch)
-    query = key[rows, place] @ R.T + noise * torch.randn(batch, width, generator=generator)
+    query = key[rows, place] @ R.T + noise * torch.randn(batch, width, generator=generator, dtype=torch.float32)
     return Retrieval(query[:, None], key, F.one_hot(label, classes).to(key.dtype), label[rows, place])
 
 
@@ -96,7 +101,7 @@ def random_rotation(width: int, seed: int = 0) -> Float[Tensor, "width width"]:
     Source: Mezzadri 2007, "How to generate random matrices from the classical compact groups".
     """
     _check_size("width", width)
-    gaussian = torch.randn(width, width, generator=torch.Generator().manual_seed(seed)).double()
+    gaussian = torch.randn(width, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float32).double()
     Q, R = torch.linalg.qr(gaussian)
     Q = Q * R.diagonal().sign()
     Q[:, 0] *= Q.det().sign()

@@ -12,7 +12,7 @@ from mha_course.training import fit
 
 
 def drawn(seed: int = 0, batch: int = 3, keys: int = 7, **options):
-    return retrieval(batch, keys, generator=torch.Generator().manual_seed(seed), **options)
+    return retrieval(batch, keys, **({"generator": torch.Generator().manual_seed(seed)} | options))
 
 
 def test_shapes_and_types():
@@ -158,6 +158,8 @@ def test_a_rotation_depends_on_its_seed_alone():
         ({"noise": "0.3"}, TypeError, "noise must be a number, got str"),
         ({"noise": True}, TypeError, "noise must be a number, got bool"),
         ({"rotation": [[1.0]]}, TypeError, "rotation must be a tensor, got list"),
+        ({"rotation": torch.eye(32).double()}, TypeError, r"rotation must be float32, got torch\.float64"),
+        ({"generator": None}, TypeError, r"generator must be a torch\.Generator, got NoneType"),
         ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
         ({"keys": 0}, ValueError, "keys must be at least 1, got 0"),
         ({"width": -1}, ValueError, "width must be at least 1, got -1"),

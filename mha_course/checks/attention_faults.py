@@ -100,7 +100,8 @@ class Factor(NamedTuple):
 
     def in_scores(self) -> Variation:
         """The scaled scores alone, from q and k, with this factor."""
-        return Variation(self.fault, lambda q, k: self.of(q, k, k) * q @ k.transpose(-2, -1), self.hints)
+        hints = (self.hints[0].replace("between the dot products and the softmax", "to the dot products"), _DIVIDE)
+        return Variation(self.fault, lambda q, k: self.of(q, k, k) * q @ k.transpose(-2, -1), hints)
 
 
 def _fixed(divisor: float, text: str) -> Factor:

@@ -70,7 +70,7 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
     for variation in task.variations:
         varied = (call(task, variation.fn, case) for case in cases)
         if all(_same(got, like) for got, like in zip(outcomes, varied, strict=True)):
-            if fault.startswith("it raises"):
+            if fault.startswith("it raises") or fault.endswith(("holds NaN", "holds infinity")):
                 evidence = f"{fault}, {evidence}"
             fault, hints = variation.fault, variation.hints
             break

@@ -105,6 +105,31 @@ score_std = Task(
             ),
         ),
         Variation(
+            "the second result is not divided by the square root of d_k",
+            _spreads(scaled=lambda m, d, s: s),
+            _ROOT_HINTS,
+        ),
+        Variation(
+            "the scaled score is multiplied by the square root of d_k, not divided by it",
+            _spreads(scaled=lambda m, d, s: s * math.sqrt(d)),
+            _ROOT_HINTS,
+        ),
+        Variation(
+            "q.k is given its variance, not its standard deviation",
+            lambda m, d, w: (d * (m * w**2) ** 2, m * w**2),
+            ("Look at the unit of the first result.", "Take its square root."),
+        ),
+        Variation(
+            "the scaled score is given its variance, not its standard deviation",
+            lambda m, d, w: (math.sqrt(d) * m * w**2, (m * w**2) ** 2),
+            ("Look at the unit of the second result.", "Take its square root."),
+        ),
+        Variation(
+            "half of d_k is taken: ** binds before /, so d_k ** 1/2 is d_k / 2",
+            _spreads(raw=lambda d, a, b: d / 2 * a * b),
+            ("Try d_k = 16: what is your root?", "Write d_k ** 0.5, or math.sqrt."),
+        ),
+        Variation(
             "w_std is left out: q and k are taken to have variance 1",
             lambda m, d, w: (torch.full_like(w, math.sqrt(d)), torch.ones_like(w)),
             (
@@ -157,6 +182,7 @@ def _scores(q: faults.Array, k: faults.Array) -> faults.Array:
     return faults.attention(q, k, k).scores
 
 
+_SOFTMAX = "the softmax is taken too: these are weights, not scores"
 _LAST_HINTS = ("Look at the last step: what is asked for?", "Return the scores before the softmax, divided.")
 _KNOWN_HINTS = (
     "The divisor is known before any score is computed: does yours depend on the scores?",
@@ -181,9 +207,13 @@ scaled_scores = Task(
             lambda q, k: q @ k.reshape(k.shape[0], k.shape[2], k.shape[1]) / math.sqrt(q.shape[-1]),
             faults.LAYOUT[0].hints,
         ),
+        *(
+            Variation(_SOFTMAX, lambda q, k, axis=axis: _scores(q, k).softmax(axis), _LAST_HINTS)
+            for axis in (-1, -2, 0)
+        ),
         Variation(
-            "the softmax is taken too: these are weights, not scores",
-            lambda q, k: _scores(q, k).softmax(-1),
+            "the softmax is taken before the division",
+            lambda q, k: faults.attention(q, k, k, scale=1.0).weights / math.sqrt(q.shape[-1]),
             _LAST_HINTS,
         ),
         Variation(

@@ -10,8 +10,13 @@ from mha_course.checks.task import Case, Task, Variation
 
 def _growth_cases() -> tuple[Case, ...]:
     cases = []
-    for n, exponents in [(5, (0.0, 0.5, 0.0)), (7, (0.5, -0.5)), (2, (0.25,)), (3, (-0.25, 1.0, 0.5))]:
-        widths = 3 * 2.0 ** torch.arange(n, dtype=torch.float64)
+    for steps, exponents in [
+        ((3, 6, 12, 24, 48), (0.0, 0.5, 0.0)),
+        ((4, 16, 64), (0.5, -0.5)),
+        ((5, 15), (0.317,)),
+        ((2, 3, 10, 70, 71, 100, 640), (-0.25, 1.0, 0.123)),
+    ]:
+        n, widths = len(steps), torch.tensor(steps, dtype=torch.float64)
         levels = torch.linspace(5, 0.3, len(exponents), dtype=torch.float64)
         powers = torch.stack([level * widths**e for level, e in zip(levels, exponents, strict=True)])
         cases.append(Case({"layers": len(exponents), "n": n}, (widths, powers)))
@@ -30,6 +35,21 @@ def _growth(
     return fn
 
 
+def _fitted(
+    rise: Callable[[Tensor], Tensor] = torch.log, run: Callable[[Tensor], Tensor] = torch.log
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The slope of rise(spreads) against run(widths), of the line of least squares."""
+
+    def fn(widths: Tensor, spreads: Tensor) -> Tensor:
+        x = run(widths)
+        return rise(spreads) @ (x - x.mean()) / (x - x.mean()).square().sum()
+
+    return fn
+
+
+_LINEAR = "the slope is taken on linear axes"
+_WIDTHS = "the widths are not on a log axis, the spreads are"
+_SPREADS = "the spreads are not on a log axis, the widths are"
 _LOG_HINTS = (
     "A power law is a straight line on log axes: which axes are yours?",
     "Take the logarithm of the widths and of the spreads, then the slope.",
@@ -42,9 +62,9 @@ growth_exponents = Task(
     reference=_growth(),
     cases=_growth_cases,
     variations=(
-        Variation("the slope is taken on linear axes", _growth(lambda y: y, lambda x: x), _LOG_HINTS),
-        Variation("the widths are not on a log axis, the spreads are", _growth(run=lambda x: x), _LOG_HINTS),
-        Variation("the spreads are not on a log axis, the widths are", _growth(rise=lambda y: y), _LOG_HINTS),
+        *(Variation(_LINEAR, slope(lambda y: y, lambda x: x), _LOG_HINTS) for slope in (_growth, _fitted)),
+        *(Variation(_WIDTHS, slope(run=lambda x: x), _LOG_HINTS) for slope in (_growth, _fitted)),
+        *(Variation(_SPREADS, slope(rise=lambda y: y), _LOG_HINTS) for slope in (_growth, _fitted)),
         Variation(
             "the slope is upside down, widths over spreads",
             lambda x, y: 1 / _growth()(x, y),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mha_course.dot_product import attention
-from mha_course.experiments.scaling_training import INITS, RULES, Run, draw_map, steps_to, train
+from mha_course.experiments.scaling_training import INITS, RULES, Run, at_least, draw_map, steps_to, train
 
 __all__ = [
     "INITS",
@@ -57,13 +57,14 @@ def dot_products(widths: Sequence[int], *, repeats: int = 20, pairs: int = 1000,
         Products(mean, std), float64; std with divisor pairs - 1.
 
     Raises:
+        TypeError: a size is not an integer.
         ValueError: no width, or one below 1; repeats below 1; pairs below 2.
 
     Source: Vaswani et al. 2017, footnote 4.
     """
     widths = _sizes("widths", widths)
-    _at_least("repeats", repeats, 1)
-    _at_least("pairs", pairs, 2)
+    at_least("repeats", repeats, 1)
+    at_least("pairs", pairs, 2)
     found = np.empty((2, repeats, len(widths)))
     for column, d_k in enumerate(widths):
         generator = torch.Generator().manual_seed(seed)
@@ -86,10 +87,11 @@ def weights_by_width(widths: Sequence[int], *, keys: int = 8, seed: int = 0) -> 
         Weights (2, n, S), float64.
 
     Raises:
+        TypeError: a size is not an integer.
         ValueError: no width, or one below 1; keys below 1.
     """
     widths = _sizes("widths", widths)
-    _at_least("keys", keys, 1)
+    at_least("keys", keys, 1)
     drawn = torch.randn(1 + keys, max(widths), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     q, k = drawn[:1], drawn[1:]
     rows = [[attention(q[:, :d], k[:, :d], k, scale=scale).weights[0].numpy() for d in widths] for scale in (1.0, None)]
@@ -139,12 +141,13 @@ def saturation(
         Saturation(entropy, largest, score_gradient, query_gradient, batch_gradient), float64.
 
     Raises:
+        TypeError: a size is not an integer.
         ValueError: no width, or one below 1; keys or queries below 1; no seed.
     """
     widths = _sizes("widths", widths)
-    _at_least("keys", keys, 1)
-    _at_least("queries", queries, 1)
-    found = [[_saturation(d_k, scaled, keys, queries, seed) for d_k in widths] for seed in _some(seeds)]
+    at_least("keys", keys, 1)
+    at_least("queries", queries, 1)
+    found = [[_saturation(d_k, scaled, keys, queries, seed) for d_k in widths] for seed in _some(seeds, "seeds")]
     return Saturation(*(np.array([[numbers[i] for numbers in row] for row in found]) for i in range(5)))
 
 
@@ -206,12 +209,13 @@ def score_spread(
         Spread(std, own, own_weight, largest).
 
     Raises:
+        TypeError: a size is not an integer.
         ValueError: another init; d_model, d_k or repeats below 1; tokens below 2.
     """
     if init not in SPREADS:
         raise ValueError(f"init must be one of {SPREADS}, got {init!r}")
     for name, size, least in (("d_model", d_model, 1), ("d_k", d_k, 1), ("tokens", tokens, 2), ("repeats", repeats, 1)):
-        _at_least(name, size, least)
+        at_least(name, size, least)
     generator = torch.Generator().manual_seed(seed)
     others = ~torch.eye(tokens, dtype=torch.bool)
     found = np.empty((4, repeats))
@@ -232,6 +236,7 @@ def three_layers(widths: Sequence[int], *, d_model: int = 64, seed: int = 0) -> 
 
     Drawn as "randn", "default" and "unit", see `score_spread`, which raises for a width or d_model below 1.
     """
+    widths = _sizes("widths", widths)
     spreads = [
         [score_spread(init, d_model=d_model, d_k=d_k, seed=seed).std.mean() for d_k in widths]
         for init in ("randn", "default", "unit")
@@ -264,12 +269,15 @@ def crowding(
         Crowding(weight, entropy), float64.
 
     Raises:
-        ValueError: no length, or one below 1; repeats below 1.
+        TypeError: a size is not an integer.
+        ValueError: no length, or one below 1; repeats below 1; score is not finite.
 
     Source: for log S, Chiang and Cholak 2022, "Overcoming a theoretical limitation of self-attention".
     """
     lengths = _sizes("lengths", lengths)
-    _at_least("repeats", repeats, 1)
+    at_least("repeats", repeats, 1)
+    if not math.isfinite(score):
+        raise ValueError(f"score must be finite, got {score}")
     found = np.empty((2, repeats, len(lengths)))
     for column, S in enumerate(lengths):
         scores = torch.randn(repeats, S, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -279,20 +287,13 @@ def crowding(
     return Crowding(*found)
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
 def _sizes(name: str, sizes: Iterable[int]) -> list[int]:
-    sizes = list(sizes)
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"{name} must hold integers of at least 1, got {sizes}")
+    for size in (sizes := _some(sizes, name)):
+        at_least(f"each of {name}", size, 1)
     return sizes
 
 
-def _some(seeds: Iterable[int]) -> list[int]:
-    seeds = list(seeds)
-    if not seeds:
-        raise ValueError("seeds must hold at least one seed, got none")
-    return seeds
+def _some(numbers: Iterable[int], name: str) -> list[int]:
+    if not (numbers := list(numbers)):
+        raise ValueError(f"{name} must hold at least one number, got none")
+    return numbers

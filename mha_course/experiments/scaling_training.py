@@ -98,16 +98,18 @@ def train(
         Run(accuracy, loss), each with an entry for every step that was done.
 
     Raises:
-        TypeError: keys, steps or batch is not an integer.
-        ValueError: another rule or init; d_k, keys, steps or batch below 1; lr below 0 or not finite.
+        TypeError: d_k, keys, steps or batch is not an integer.
+        ValueError: another rule or init; d_k, keys, steps or batch below 1; lr below 0 or not finite;
+            until outside (0, 1].
         FloatingPointError: the loss or its gradient is not finite, as with a huge lr.
 
     Source: cosine with a learned factor: Henry et al. 2020, "Query-key normalization for transformers".
     """
     if rule not in RULES:
         raise ValueError(f"rule must be one of {RULES}, got {rule!r}")
-    if d_k < 1:
-        raise ValueError(f"d_k must be at least 1, got {d_k}")
+    at_least("d_k", d_k, 1)
+    if until is not None and not 0 < until <= 1:
+        raise ValueError(f"until must lie in (0, 1], got {until}")
     model = Retriever(rule, d_k, init, torch.Generator().manual_seed(seed))
     data = torch.Generator().manual_seed(1_000_000 + seed)
     R = random_rotation(WIDTH)
@@ -143,13 +145,20 @@ def steps_to(accuracy: Float[np.ndarray, " steps"], level: float = 0.9, *, windo
     Raises:
         ValueError: window below 1.
     """
-    if window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
+    at_least("window", window, 1)
     if len(accuracy) < window:
         return math.nan
     means = np.convolve(accuracy, np.full(window, 1 / window), mode="valid")
     reached = np.flatnonzero(means >= level - 1e-9)  # a sum of window terms is not exact
     return float(reached[0] + window) if len(reached) else math.nan
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Raise unless an argument is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def draw_map(init: str, rows: int, columns: int, generator: torch.Generator) -> Float[Tensor, "rows columns"]:
@@ -168,12 +177,15 @@ def draw_map(init: str, rows: int, columns: int, generator: torch.Generator) -> 
         W (rows, columns), float32.
 
     Raises:
-        ValueError: another init.
+        TypeError: rows or columns is not an integer.
+        ValueError: another init; rows or columns below 1.
 
     Source: for "xavier", Glorot and Bengio 2010.
     """
     if init not in INITS:
         raise ValueError(f"init must be one of {INITS}, got {init!r}")
+    at_least("rows", rows, 1)
+    at_least("columns", columns, 1)
     if init in ("default", "xavier"):
         bound = 1 / math.sqrt(rows) if init == "default" else math.sqrt(6 / (rows + columns))
         return (2 * torch.rand(rows, columns, generator=generator) - 1) * bound

@@ -44,6 +44,11 @@ SPREAD_WRONG = [
     (lambda m, d, w: (math.sqrt(d * m) * w**2, math.sqrt(m) * w**2), "d_model counts once"),
     (lambda m, d, w: (math.sqrt(m) * d * w**2, d * w**2), "d_model and d_k have changed places"),
     (lambda m, d, w: (math.sqrt(d) * m * w**2, math.sqrt(d) * m * w**2 / 8), "the scores are divided by 8"),
+    (lambda *x: (spread(*x)[0], spread(*x)[0]), "the second result is not divided"),
+    (lambda m, d, w: (math.sqrt(d) * m * w**2, d * m * w**2), "the scaled score is multiplied"),
+    (lambda m, d, w: (d * (m * w**2) ** 2, m * w**2), "q.k is given its variance"),
+    (lambda m, d, w: (math.sqrt(d) * m * w**2, (m * w**2) ** 2), "the scaled score is given its variance"),
+    (lambda m, d, w: (d**1 / 2 * m * w**2, d**1 / 2 * m * w**2 / d**0.5), "half of d_k is taken"),
     (lambda *x: spread(*x)[::-1], "the two results are in the wrong order"),
     (lambda m, d, w: (math.sqrt(d) * m * w**2, 3 * m * w**2), "the numbers differ"),
     (lambda m, d, w: spread(m, d, w)[0], "it returns one Tensor instead of 2 results"),
@@ -90,6 +95,9 @@ SCORES_WRONG = [
     (lambda q, k: scores(q, k).mT, "the scores are transposed"),
     (lambda q, k: scores(q, k.reshape(len(k), k.shape[2], -1).mT), "the keys are reshaped"),
     (lambda q, k: scores(q, k).softmax(-1), "the softmax is taken too"),
+    (lambda q, k: scores(q, k).softmax(1), "the softmax is taken too"),
+    (lambda q, k: scores(q, k).softmax(0), "the softmax is taken too"),
+    (lambda q, k: (q @ k.mT).softmax(-1) / q.shape[-1] ** 0.5, "the softmax is taken before the division"),
     (lambda q, k: torch.cosine_similarity(q[:, :, None], k[:, None], -1), "the scores are cosines"),
     (lambda q, k: (q @ k.mT) / (q @ k.mT).std(-1, keepdim=True), "each row is divided by its own"),
     (lambda q, k: (q @ k.mT).softmax(-1), "the softmax is taken, and the scale is missing"),
@@ -122,6 +130,7 @@ GROWTH_RIGHT = [
     growth_by_least_squares,
     growth_by_polyfit,
     lambda x, y: (y.log().diff(dim=1) / x.log().diff()).mean(1),
+    lambda x, y: torch.linalg.lstsq(torch.stack([x.log(), x**0], 1), y.log().T).solution[0],
 ]
 
 GROWTH_WRONG = [
@@ -135,6 +144,12 @@ GROWTH_WRONG = [
     (lambda x, y: y.log().diff(dim=1) / x.log().diff(), "the exponents are for steps"),
     (lambda x, y: torch.tensor([np.polyfit(np.log(x), np.log(one), 1)[1] for one in y.numpy()]), "the intercept"),
     (lambda x, y: (y.log() @ x.log()) / (x.log() @ x.log()), "the line is forced"),
+    (lambda x, y: torch.tensor([np.polyfit(x, one, 1)[0] for one in y.numpy()]), "the slope is taken on linear"),
+    (lambda x, y: torch.tensor([np.polyfit(x, np.log(one), 1)[0] for one in y.numpy()]), "the widths are not on"),
+    (lambda x, y: torch.tensor([np.polyfit(np.log(x), one, 1)[0] for one in y.numpy()]), "the spreads are not on"),
+    (lambda x, y: (y[:, 1] / y[:, 0]).log2(), "the numbers differ"),
+    (lambda x, y: y.log2().diff(dim=1).mean(1), "the numbers differ"),
+    (lambda x, y: growth(x, y).round(decimals=2), "the numbers differ"),
     (lambda x, y: growth(x, y) + 0.01, "the numbers differ"),
     (lambda x, y: growth(x, y).argmax(), "exponents has type int64"),
     (lambda x, y: growth(x, y)[0], "exponents has the wrong shape"),
@@ -150,6 +165,16 @@ WRONG = [
     *(("scaled_scores", *pair) for pair in SCORES_WRONG),
     *(("growth_exponents", *pair) for pair in GROWTH_WRONG),
 ]
+
+
+def test_a_named_fault_says_what_was_infinite():
+    verdict = check("growth_exponents", lambda x, y: 1 / growth(x, y))
+    assert verdict.evidence.startswith("exponents holds infinity, 2 of 3 numbers")
+
+
+def test_a_hint_names_no_step_that_the_exercise_does_not_have():
+    verdict = check("scaled_scores", lambda q, k: q @ k.mT)
+    assert verdict.hints[0] == "Look at what happens to the dot products: a step is missing there."
 
 
 @pytest.mark.parametrize(("name", "fn"), RIGHT)

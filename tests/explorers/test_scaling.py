@@ -103,6 +103,28 @@ def test_the_task_must_be_solved_without_a_scale() -> None:
     assert scaling.readout(state(keys="512")).sentence.endswith("not solved.")
 
 
+def test_readout_by_hand() -> None:
+    moved = {"keys": "8", "spread": 2, "d_k": "256"}
+    one, found, figure = state(**moved), rows(**moved), drawn(state(**moved))
+    assert found["spread of scores"][1] == "64.00 if independent"
+    assert found["largest weight"] == (f"{one.weights.max(axis=1).mean():.3f}", "at least 0.125")
+    dead = (one.gradients < 1e-6).mean()
+    assert 0 < dead < 1
+    assert found["gradient"] == (f"{np.median(one.gradients):.1e}", f"{dead:.0%} below 1e-6")
+    scores, weights, gradients = figure.axes
+    assert weights.lines[0].get_ydata()[0] == 1 / 8
+    assert gradients.get_ylim()[0] < 1e-8
+    assert scores.patches[0].get_facecolor() != scores.patches[13].get_facecolor()
+    named = [text.get_text() for text in weights.get_legend().get_texts()]
+    assert named == ["its own key", "another key", "all equal"]
+
+
+@pytest.mark.parametrize(("d_k", "spread", "solved"), [("64", 0.4, True), ("64", 0.5, False), ("4", 0.9, True)])
+def test_threshold_of_the_task(d_k: str, spread: float, solved: bool) -> None:
+    one = scaling.readout(state(d_k=d_k, spread=spread))
+    assert one.sentence.endswith("none: solved.") == solved
+
+
 def test_the_histogram_counts_every_score() -> None:
     one = state()
     shares = heights(drawn(one), 0)

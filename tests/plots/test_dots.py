@@ -74,11 +74,42 @@ def test_all_can_be_read(yscale: str) -> None:
         assert overlapping(one) == []
 
 
+def test_options_and_order() -> None:
+    fig = drawn(limits=(0, 12), xlabel="rule")
+    (ax,) = fig.axes
+    assert (ax.get_ylim(), ax.get_xlabel()) == ((0, 12), "rule")
+    assert all(abs(x - round(x)) < 0.4 for line in ax.lines for x in line.get_xdata())
+    one, two = (plots.dots(["a"], {"": [range(50)]}, ylabel="y").axes[0].lines[0] for _ in range(2))
+    assert list(one.get_xdata()) == list(two.get_xdata())
+    assert (np.diff(one.get_xdata()) < 0).any()
+    assert one.get_markersize() < ax.lines[0].get_markersize()
+    assert len(plots.dots(["a"], {str(i): [[1.0]] for i in range(7)}, ylabel="y").axes[0].lines) == 7
+
+
+def test_missing_everywhere_can_still_be_read() -> None:
+    nothing = {name: [[NAN] * 3] * 4 for name in ("one", "two", "three")}
+    for groups in (nothing, nothing | {"four": [[1.0, 2.0]] * 4}):
+        fig = plots.dots(["0.001", "0.003", "0.01", "0.03"], groups, ylabel="steps")
+        assert overlapping(fig) == []
+        assert [text.get_text() for text in fig.legends[0].get_texts()] == list(groups)
+
+
+@pytest.mark.unchecked
+def test_bad_axes() -> None:
+    with pytest.raises(ValueError, match=r"^labels must hold at least one name$"):
+        plots.dots([], {"a": []}, ylabel="y")
+    with pytest.raises(ValueError, match=r"^floor must be above 0 on a log axis, got 0$"):
+        plots.dots(["a"], {"a": [[1.0]]}, ylabel="y", yscale="log", floor=0)
+    with pytest.raises(ValueError, match=r"^'a' must hold finite values, above 0 on a log axis$"):
+        plots.dots(["a"], {"a": [[0.0]]}, ylabel="y", yscale="log")
+
+
 @pytest.mark.parametrize(
     ("groups", "match"),
     [
         ({}, r"^groups must hold at least one group of dots$"),
         ({"a": [[1.0]]}, r"^'a' must have 2 lists of values, got 1$"),
+        ({"a": [[1.0], [float("inf")]]}, r"^'a' must hold finite values$"),
     ],
 )
 def test_bad_input(groups: dict, match: str) -> None:
