@@ -5,6 +5,7 @@ q (B, T, D), k (B, S, D), v (B, S, Dv) -> weights (B, T, S), out (B, T, Dv)
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -64,16 +65,16 @@ def transposed_scores(q: Array, k: Array, v: Array) -> Pair:
     return weights, weights @ v
 
 
-_DIVIDE = "Divide the scores by the root of D, the width of the queries and keys."
+_DIVIDE = "Divide the scores by the square root of D, the width of the queries and keys."
 _DIVISOR_HINTS = ("Look at the number that the scores are divided by.", _DIVIDE)
 _SIZE_HINTS = ("Look at the number that the scores are divided by: which size is under the root?", _DIVIDE)
 _FIXED_HINTS = (
     "Look at the number that the scores are divided by: does it follow when the width changes?",
-    "Divide by the root of D, the width of the queries and keys, and read D from a shape.",
+    "Divide by the square root of D, the width of the queries and keys, and read D from a shape.",
 )
 _LATE_HINTS = (
     "Sum the weights that one query gives: they should give 1, whatever D is.",
-    "Divide the scores, before the softmax, by the root of D, the width of the queries and keys.",
+    "Divide the scores, before the softmax, by the square root of D, the width of the queries and keys.",
 )
 _SOFTMAX_HINTS = (
     "Sum your weights over each axis in turn: which sums are 1, which should be?",
@@ -86,57 +87,70 @@ def _softmax_hints(fault: str, axis: int) -> Variation:
     return Variation(fault, _weighted(lambda s: s.softmax(axis)), _SOFTMAX_HINTS)
 
 
-def _fixed(divisor: float, text: str) -> Variation:
-    fault = f"the scores are divided by {text}, whatever D is"
-    return Variation(fault, _scaled(lambda q, k, v: 1 / divisor), _FIXED_HINTS)
+class Factor(NamedTuple):
+    """A wrong factor on the scores, computed from q, k and v."""
+
+    fault: str
+    of: Callable[[Array, Array, Array], float]
+    hints: tuple[str, str]
+
+    def in_attention(self) -> Variation:
+        """Attention with this factor."""
+        return Variation(self.fault, _scaled(self.of), self.hints)
+
+    def in_scores(self) -> Variation:
+        """The scaled scores alone, from q and k, with this factor."""
+        hints = (self.hints[0].replace("between the dot products and the softmax", "to the dot products"), _DIVIDE)
+        return Variation(self.fault, lambda q, k: self.of(q, k, k) * q @ k.transpose(-2, -1), hints)
 
 
-SCALE = (
-    Variation(
+def _fixed(divisor: float, text: str) -> Factor:
+    return Factor(f"the scores are divided by {text}, whatever D is", lambda q, k, v: 1 / divisor, _FIXED_HINTS)
+
+
+FACTORS = (
+    Factor(
         "the scores are not scaled",
-        _scaled(lambda q, k, v: 1.0),
-        (
-            "Look at what happens between the dot products and the softmax: a step is missing there.",
-            _DIVIDE,
-        ),
+        lambda q, k, v: 1.0,
+        ("Look at what happens between the dot products and the softmax: a step is missing there.", _DIVIDE),
     ),
-    Variation(
-        "the scores are divided by D, not by its square root", _scaled(lambda q, k, v: 1 / q.shape[-1]), _DIVISOR_HINTS
-    ),
-    Variation(
+    Factor("the scores are divided by D, not by its square root", lambda q, k, v: 1 / q.shape[-1], _DIVISOR_HINTS),
+    Factor(
         "the scores are multiplied by the square root of D, not divided by it",
-        _scaled(lambda q, k, v: math.sqrt(q.shape[-1])),
+        lambda q, k, v: math.sqrt(q.shape[-1]),
         ("Do the scores become smaller by the scale, or larger?", _DIVIDE),
     ),
-    Variation(
+    Factor(
         "the scores are divided by the square root of the number of keys, not of D",
-        _scaled(lambda q, k, v: 1 / math.sqrt(k.shape[-2])),
-        _SIZE_HINTS,
-    ),
-    Variation(
-        "the scores are divided by the square root of Dv, the width of the values, not of D",
-        _scaled(lambda q, k, v: 1 / math.sqrt(v.shape[-1])),
+        lambda q, k, v: 1 / math.sqrt(k.shape[-2]),
         _SIZE_HINTS,
     ),
     _fixed(math.sqrt(2), "the square root of 2"),
     _fixed(2, "2, the square root of 4"),
     _fixed(4, "4"),
     _fixed(8, "8, the square root of 64"),
-    Variation("the division by the square root of D comes after the softmax, not before it", _scaled_late, _LATE_HINTS),
+)
+SCALE_BY_DV = Factor(
+    "the scores are divided by the square root of Dv, the width of the values, not of D",
+    lambda q, k, v: 1 / math.sqrt(v.shape[-1]),
+    _SIZE_HINTS,
+)
+SCALE_BY_T = Factor(  # for a batch alone: one query has no T
+    "the scores are divided by the square root of T, the number of queries, not of D",
+    lambda q, k, v: 1 / math.sqrt(q.shape[-2]),
+    _SIZE_HINTS,
 )
 
-# For a batch alone: one query has no T.
-SCALE_BY_T = Variation(
-    "the scores are divided by the square root of T, the number of queries, not of D",
-    _scaled(lambda q, k, v: 1 / math.sqrt(q.shape[-2])),
-    _SIZE_HINTS,
+SCALE = (
+    *(factor.in_attention() for factor in (*FACTORS, SCALE_BY_DV)),
+    Variation("the division by the square root of D comes after the softmax, not before it", _scaled_late, _LATE_HINTS),
 )
 
 # For an exercise that returns the weights too: a fault of the output alone is told apart.
 OUT_SCALED = Variation(
     "the output is divided by the square root of D, the scores are not",
     _out_scaled,
-    ("Look at the step that divides by the root of D: what is divided there?", _LATE_HINTS[1]),
+    ("Look at the step that divides by the square root of D: what is divided there?", _LATE_HINTS[1]),
 )
 
 WEIGHTS = (

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, tasks_04, words
+from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, words
 from mha_course.checks.calls import Outcome, Problem, call, is_refused, reverses_axes
 from mha_course.checks.task import Case, Task
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
 TOLERANCE = 1e-6  # absolute and relative, in float64
 
-_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_04)
+_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04)
 _TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
 
 
@@ -71,7 +71,7 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
     for variation in task.variations:
         varied = (call(task, variation.fn, case) for case in cases)
         if all(_same(got, like) for got, like in zip(outcomes, varied, strict=True)):
-            if fault.startswith("it raises"):
+            if fault.startswith("it raises") or fault.endswith(("holds NaN", "holds infinity")):
                 evidence = f"{fault}, {evidence}"
             fault, hints = variation.fault, variation.hints
             break

@@ -89,7 +89,7 @@ batched_attention = Task(
     variations=_variations(
         (
             *faults.SCALE,
-            faults.SCALE_BY_T,
+            faults.SCALE_BY_T.in_attention(),
             *faults.WEIGHTS,
             *faults.SOFTMAX_AXIS,
             *faults.LAYOUT,

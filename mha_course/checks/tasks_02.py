@@ -209,7 +209,7 @@ weights_and_output = Task(
         Variation(_SOFTMAX_LATE, _transposed_weights, _TRANSPOSED_HINTS),
         Variation(_SOFTMAX_LATE, _transposed_and_used, _TRANSPOSED_HINTS),
         *faults.SCALE,
-        faults.SCALE_BY_T,
+        faults.SCALE_BY_T.in_attention(),
         faults.OUT_SCALED,
         *faults.WEIGHTS,
         *faults.SOFTMAX_AXIS,

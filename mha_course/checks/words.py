@@ -19,6 +19,8 @@ AXES = {
     "Dv": "feature",
     "rows": "row",
     "columns": "column",
+    "n": "entry",
+    "layers": "layer",
 }
 
 LONGEST = 200  # characters of a message or a line of code

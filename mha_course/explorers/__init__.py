@@ -2,5 +2,6 @@
 
 from mha_course.explorers._geometry import geometry
 from mha_course.explorers._masks import masks
+from mha_course.explorers._scaling import scaling
 
-__all__ = ["geometry", "masks"]
+__all__ = ["geometry", "masks", "scaling"]

@@ -2,6 +2,7 @@
 
 from mha_course.plots import course, geometry, paths
 from mha_course.plots.charts import bars, curves, heatmap
+from mha_course.plots.dots import dots
 from mha_course.plots.render import Painter, css_size, once, png
 from mha_course.plots.style import COLOURS, blank, figure
 
@@ -13,6 +14,7 @@ __all__ = [
     "course",
     "css_size",
     "curves",
+    "dots",
     "figure",
     "geometry",
     "heatmap",

@@ -97,7 +97,7 @@ def _ticks(ax: Axes, T: int, S: int, queries: Sequence[str] | None, keys: Sequen
 def _numbers(ax: Axes, matrix: Any, digits: int, dark_below: float) -> None:
     for (row, column), value in np.ndenumerate(matrix):
         colour = "white" if -np.inf < value < dark_below else "black"
-        ax.text(column, row, f"{value:.{digits}f}", ha="center", va="center", color=colour)
+        ax.text(column, row, f"{value:z.{digits}f}", ha="center", va="center", color=colour)
 
 
 @rc_context(STYLE)
@@ -161,7 +161,7 @@ def curves(
         ax.set_ylim(limits)
     if xscale == "log":
         ticks = at[:: math.ceil(len(at) / 8)]
-        ax.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
     if title is not None:
         ax.set_title(title)

@@ -16,6 +16,7 @@ from mha_course.checks.task import Case
 ROOT = Path(__file__).parents[2]
 NAMES = (
     *("softmax", "one_query", "batched_attention", "angles", "weights_and_output"),
+    *("score_std", "scaled_scores", "growth_exponents"),
     *("causal", "padding", "combined", "window"),
 )
 TASKS = [engine._TASKS[name] for name in NAMES]

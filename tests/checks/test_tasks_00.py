@@ -139,7 +139,7 @@ def test_wrong(fn, fault):
 def test_numbers_around_1000_are_named():
     seen = check("softmax", lambda x: x.exp() / x.exp().sum(1, keepdim=True)).evidence
     assert seen == (
-        "10 of 15 numbers, the first at row 0, column 0 (counted from 0), "
+        "weights holds NaN, 10 of 15 numbers, the first at row 0, column 0 (counted from 0), "
         "case 4 (rows, columns = 3, 5; scores around 1000 and -1000)"
     )
 
@@ -147,7 +147,7 @@ def test_numbers_around_1000_are_named():
 def test_a_row_that_holds_both_is_named():
     verdict = check("softmax", lambda x: lowered(x, x.mean(1, keepdim=True)))
     assert verdict.evidence == (
-        "6 of 15 numbers, the first at row 0, column 0 (counted from 0), "
+        "weights holds NaN, 6 of 15 numbers, the first at row 0, column 0 (counted from 0), "
         "case 5 (rows, columns = 3, 5; scores around 1000 and -1000 in each row)"
     )
     assert "makes the largest score 0" in verdict.hints[1]

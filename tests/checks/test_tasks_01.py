@@ -243,7 +243,7 @@ def test_hints_need_no_later_lesson_and_fit_the_fault(name):
         assert "deviation" not in said
         assert "last case" not in said
         if fault.startswith("the scores are divided by"):
-            assert "the root of D, the width of the queries and keys" in said
+            assert "the square root of D, the width of the queries and keys" in said
     assert "divided by" not in variations["the scores are not scaled"].partition(".")[0]
     assert "negative" not in variations["the weights of a query do not sum to 1, the division is missing"]
     assert "Sum" not in variations["the exponential is missing, scores are divided by their sum"]

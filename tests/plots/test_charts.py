@@ -159,6 +159,7 @@ def test_curves_scales_and_limits() -> None:
     fig = plots.curves([4, 16, 64], {"a": [1, 2, 3]}, xscale="log", yscale="log", limits=(0.5, 20), **AXES)
     (ax,) = fig.axes
     assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylim()) == ("log", "log", (0.5, 20))
+    assert ax.xaxis.get_minorticklocs().size == 0
     assert list(ax.get_xticks()) == [4, 16, 64]
     assert ticks(ax.xaxis) == ["4", "16", "64"]
     (ax,) = plots.curves([4, 16, 64], {"a": [1, 2, 3]}, **AXES).axes

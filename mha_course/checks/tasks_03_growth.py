@@ -1,0 +1,112 @@
+"""The third exercise of notebook 03: the exponent with which a spread grows with the width."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mha_course.checks.task import Case, Task, Variation
+
+
+def _growth_cases() -> tuple[Case, ...]:
+    cases = []
+    for steps, exponents in [
+        ((3, 6, 12, 24, 48), (0.0, 0.5, 0.0)),
+        ((4, 16, 64), (0.5, -0.5)),
+        ((5, 15), (0.317,)),
+        ((2, 3, 10, 70, 71, 100, 640), (-0.25, 1.0, 0.123)),
+    ]:
+        n, widths = len(steps), torch.tensor(steps, dtype=torch.float64)
+        levels = torch.linspace(5, 0.3, len(exponents), dtype=torch.float64)
+        powers = torch.stack([level * widths**e for level, e in zip(levels, exponents, strict=True)])
+        cases.append(Case({"layers": len(exponents), "n": n}, (widths, powers)))
+    return tuple(cases)
+
+
+def _growth(
+    rise: Callable[[Tensor], Tensor] = torch.log, run: Callable[[Tensor], Tensor] = torch.log
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The slope of rise(spreads) against run(widths), between the first and the last width."""
+
+    def fn(widths: Tensor, spreads: Tensor) -> Tensor:
+        y, x = rise(spreads), run(widths)
+        return (y[:, -1] - y[:, 0]) / (x[-1] - x[0])
+
+    return fn
+
+
+def _fitted(
+    rise: Callable[[Tensor], Tensor] = torch.log, run: Callable[[Tensor], Tensor] = torch.log
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The slope of rise(spreads) against run(widths), of the line of least squares."""
+
+    def fn(widths: Tensor, spreads: Tensor) -> Tensor:
+        x = run(widths)
+        return rise(spreads) @ (x - x.mean()) / (x - x.mean()).square().sum()
+
+    return fn
+
+
+_LINEAR = "the slope is taken on linear axes"
+_WIDTHS = "the widths are not on a log axis, the spreads are"
+_SPREADS = "the spreads are not on a log axis, the widths are"
+_LOG_HINTS = (
+    "A power law is a straight line on log axes: which axes are yours?",
+    "Take the logarithm of the widths and of the spreads, then the slope.",
+)
+
+growth_exponents = Task(
+    name="growth_exponents",
+    arguments=("widths", "spreads"),
+    results=(("exponents", ("layers",)),),
+    reference=_growth(),
+    cases=_growth_cases,
+    variations=(
+        *(Variation(_LINEAR, slope(lambda y: y, lambda x: x), _LOG_HINTS) for slope in (_growth, _fitted)),
+        *(Variation(_WIDTHS, slope(run=lambda x: x), _LOG_HINTS) for slope in (_growth, _fitted)),
+        *(Variation(_SPREADS, slope(rise=lambda y: y), _LOG_HINTS) for slope in (_growth, _fitted)),
+        Variation(
+            "the slope is upside down, widths over spreads",
+            lambda x, y: 1 / _growth()(x, y),
+            ("Which of the two axes is the width?", "Divide the change of log spread by the change of log width."),
+        ),
+        Variation(
+            "the growth of the variance is measured, twice that of the spread",
+            lambda x, y: 2 * _growth()(x, y),
+            ("Is there a square in your function?", "Use the spreads as they are."),
+        ),
+        Variation(
+            "the change of the width is left out",
+            lambda x, y: (y[:, -1] / y[:, 0]).log(),
+            ("Try widths further apart: the exponent must stay.", "Divide by the change of log width."),
+        ),
+        Variation(
+            "the ratio of the logarithms is taken, so the level counts as growth",
+            lambda x, y: y[:, -1].log() / x[-1].log(),
+            ("Multiply all spreads by 10: an exponent must stay.", "Take differences of logarithms before you divide."),
+        ),
+        Variation(
+            "the intercept of the line is returned, not its slope",
+            lambda x, y: y[:, 0].log() - _growth()(x, y) * x[0].log(),
+            ("Multiply all spreads by 10: an exponent must stay.", "Take the other number of the fit."),
+        ),
+        Variation(
+            "the line is forced through the origin, so the level counts as growth",
+            lambda x, y: (y.log() * x.log()).sum(1) / x.log().square().sum(),
+            (
+                "Multiply all spreads by 10: an exponent must stay.",
+                "Fit a line with an intercept, or take differences.",
+            ),
+        ),
+        Variation(
+            "the exponents are for steps from one width to the next, not one for each layer",
+            lambda x, y: y.log().diff(dim=1) / x.log().diff(),
+            ("How many numbers should come back?", "One for each layer: average the steps, or use the ends."),
+        ),
+    ),
+    hints=(
+        "Take one layer by hand: by what factor does its spread grow when the width doubles?",
+        "The exponent is the change of log spread divided by the change of log width.",
+    ),
+    shape_hint="Return one exponent for each row of spreads.",
+)
