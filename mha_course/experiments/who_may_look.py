@@ -114,15 +114,16 @@ def _size(gradient: Tensor) -> str:
     return "finite" if gradient.any() else "0"
 
 
-def broken(name: str) -> Callable[[Float[Tensor, "2 T E"], Bool[Tensor, "..."]], Float[Tensor, "2 T E"]]:
+def broken(name: str, padding: Bool[Tensor, "2 1 1 T"]) -> Callable[[Float[Tensor, "2 T E"]], Float[Tensor, "2 T E"]]:
     """Give one of three masked self-attentions with two heads, each with one fault in its mask.
 
     Args:
         name: "A": each token also sees the next one. "B": hidden weights are set to 0 after the softmax.
             "C": the padding (B, 1, S) meets (B, H, T, S), so that sample b's mask goes to head b.
+        padding: the mask of the keys, (2, 1, 1, T).
 
     Returns:
-        fn(x (2, T, E), padding (2, 1, 1, T)) -> out (2, T, E), meant to be causal and to hide padding.
+        fn(x (2, T, E)) -> out (2, T, E), meant to be causal and to hide padding.
 
     Raises:
         ValueError: another name.
@@ -130,7 +131,7 @@ def broken(name: str) -> Callable[[Float[Tensor, "2 T E"], Bool[Tensor, "..."]],
     if name not in ("A", "B", "C"):
         raise ValueError(f"name must be 'A', 'B' or 'C', got {name!r}")
 
-    def fn(x: Tensor, padding: Tensor) -> Tensor:
+    def fn(x: Tensor) -> Tensor:
         q = k = v = x.unflatten(-1, (2, -1)).transpose(1, 2)  # (B, H, T, D)
         length = x.shape[1]
         mask = masks.causal(length) & padding
