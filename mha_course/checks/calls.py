@@ -145,7 +145,7 @@ def _wrong_type(name: str, dtype: str, expected: str) -> Problem:
             "",
             (
                 "Ones and zeros, or 0 and -inf, are other conventions: print what your function returns.",
-                "Make the mask by a comparison, such as <=, or end with == 1: that gives True and False.",
+                "Make the mask by a comparison, such as <=. Of 1 and 0 end with == 1, of 0 and -inf with == 0.",
             ),
         )
     return Problem(

@@ -136,6 +136,24 @@ window = Task(
             ("Does your mask change with window?", "Hide the keys that lie window or more before the query."),
         ),
         Variation(
+            "the window reaches half to either side, as in an encoder",
+            _near(lambda behind, window: behind.abs() <= window // 2),
+            (
+                "Look at row 0: it may see key 0 alone.",
+                "Hide what comes after the query; window counts backwards alone.",
+            ),
+        ),
+        Variation(
+            "the query's own position is left out of the window",
+            _near(lambda behind, window: (behind > 0) & (behind < window)),
+            DIAGONAL,
+        ),
+        Variation(
+            "the window is 3 whatever window is",
+            _near(lambda behind, window: (behind >= 0) & (behind < 3)),
+            ("Does your mask change with window?", "Compare with window, not with a number."),
+        ),
+        Variation(
             "the window stands before the query, its own position is left out",
             _near(lambda behind, window: (behind > 0) & (behind <= window)),
             DIAGONAL,

@@ -42,6 +42,17 @@ padding = Task(
             INVERTED,
         ),
         Variation("one key too many: the first padding token is seen", _compared(lambda key, n, S: key <= n), LATE),
+        Variation(
+            "the mask is inverted, and misses the first padding token", _compared(lambda key, n, S: key > n), INVERTED
+        ),
+        Variation(
+            "every key is hidden",
+            _compared(lambda key, n, S: key < n - n),
+            (
+                "Count the True in each row: there should be one for each real token.",
+                "Key s is real if s < lengths[b].",
+            ),
+        ),
         Variation("one key too few: the last real token is hidden", _compared(lambda key, n, S: key < n - 1), LATE),
         Variation(
             "the padding is taken to stand on the left, it stands on the right",
@@ -160,6 +171,27 @@ combined = Task(
             "the diagonal is left out of the causal part",
             _joined(lambda order, real: order.tril(-1) & real),
             DIAGONAL,
+        ),
+        Variation(
+            "the diagonal of the causal part is off by one: each query sees the next token too",
+            lambda lengths, T: masks.band(T, None, 1) & masks.padding(lengths, T),
+            TRIU,
+        ),
+        Variation(
+            "every query sees its own position, padding or not",
+            _joined(lambda order, real: (order & real) | torch.eye(len(order), dtype=torch.bool)),
+            (
+                "Look at the rows of padding queries: do they see a padding key, themselves?",
+                "A padding token is never a key that counts, not even for itself.",
+            ),
+        ),
+        Variation(
+            "the padding is taken to stand on the left, it stands on the right",
+            lambda lengths, T: masks.causal(T) & masks.padding(lengths, T).flip(-1),
+            (
+                "Take a sequence of length 2: which columns may be True?",
+                "The real tokens come first: those whose index is smaller than the length.",
+            ),
         ),
         Variation(
             "one key too many: the first padding token is seen",

@@ -83,6 +83,8 @@ PADDING_RIGHT = [
     lambda lengths, S: torch.arange(S).expand(len(lengths), 1, 1, S) < lengths.view(-1, 1, 1, 1),
 ]
 PADDING_WRONG = [
+    (lambda lengths, S: (torch.arange(S) > lengths[:, None])[:, None, None], "the mask is inverted, and misses"),
+    (lambda lengths, S: ~torch.ones(len(lengths), 1, 1, S).bool(), "every key is hidden"),
     (keys(lambda key, n: key >= n), "the mask is inverted"),
     (keys(lambda key, n: key <= n), "one key too many"),
     (keys(lambda key, n: key + 1 < n), "one key too few"),
@@ -133,6 +135,9 @@ COMBINED_RIGHT = [
     joined(lambda c, p: torch.where(p, c, False)),
 ]
 COMBINED_WRONG = [
+    (lambda lengths, T: ones(T).tril(1) & padding_mask(lengths, T), "the diagonal of the causal part is off by one"),
+    (joined(lambda c, p: (c & p) | torch.eye(len(c)).bool()), "every query sees its own position"),
+    (lambda lengths, T: causal_mask(T) & padding_mask(lengths, T).flip(-1), "the padding is taken to stand on"),
     (joined(lambda c, p: c | p), "the two masks are joined by |"),
     (joined(lambda c, p: c + p), "the two masks are joined by |"),
     (whole(lambda c, p: c), "the padding is not hidden"),
@@ -187,9 +192,11 @@ WINDOW_WRONG = [
     (near(lambda d, w: d >= 0), "the past is not limited"),
     (near(lambda d, w: (d > 0) & (d <= w)), "the window stands before the query"),
     (lambda T, window: sliding_window(T, window).float(), TYPE),
+    (near(lambda d, w: (d > 0) & (d < w)), "the query's own position is left out"),
+    (near(lambda d, w: (d >= 0) & (d < 3)), "the window is 3 whatever"),
+    (near(lambda d, w: d.abs() <= w // 2), "the window reaches half to either side"),
     # not named
-    (near(lambda d, w: (d > 0) & (d < w)), "mask differs from the reference"),
-    (near(lambda d, w: (d >= 0) & (d < 3)), "mask differs from the reference"),
+    (near(lambda d, w: (d >= 0) & (d < w + 2)), "mask differs from the reference"),
     (near(lambda d, w: ((d >= 0) & (d < w))[None, None]), "mask has the wrong shape"),
 ]
 
