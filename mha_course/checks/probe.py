@@ -117,15 +117,20 @@ def leaks(
         depth is the mask it really applies, apart from the diagonal: query t is made from token t.
 
     Raises:
-        TypeError: an input is not a tensor; fn returns no tensor.
+        TypeError: an input is not a tensor; fn returns no tensor; change, value, draws or seed is of another type.
         ValueError: no input, or sizes without room for tokens; an input holds NaN or infinity (see
-            `nan_origins`); change is needed or unknown; token ids that are all equal; draws below 1;
+            `nan_origins`); change is needed or unknown; token ids that are all equal; draws below 1, seed below 0;
+            value that an input cannot hold;
             fn gives two results for one input (dropout, a cache), or a result without rows.
     """
     probed = Probed(fn, inputs, change=change, batch_first=batch_first)
     probed.check_finite()
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
+    probed.check_value(value)
+    for name, number, least in (("draws", draws, 1), ("seed", seed, 0)):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{name} must be an integer, got {type(number).__name__}")
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
     before = probed.base()
     B, T_out = probed.rows(before).shape[:2]
     generator = torch.Generator().manual_seed(seed)
@@ -210,19 +215,20 @@ def _judge(found: Leaks, may: Tensor, why: str) -> None:
         sample = f" (sample {b})" if len(found.moves) > 1 else ""
         pairs = len({(t, j) for _, t, j in bad})
         more = f", and {pairs - 1} more such pairs" if pairs > 1 else ""
-        said.append(f"row {t} moves when token {j} changes{sample}: {why}{more}{_guess(found.tokens)}")
+        said.append(f"row {t} moves when token {j} changes{sample}: {why}{more}{_guess(found.moves)}")
     said += [f"sample {b} moves when sample {c} changes: the batch is mixed" for b, c in found.between_samples[:1]]
     if found.nan_rows.any():
         b, t = found.nan_rows.nonzero()[0].tolist()
         said.append(f"row {t} of sample {b} is NaN, though every input is finite: does it see nothing?")
-    if not said and not found.moves.any() and found.moves.numel():
+    if not said and not found.moves.any() and may.any() and found.moves.numel():
         said.append("no row moves, whatever token changes: does fn use its input?")
     if said:
         raise AssertionError("\n".join([*said, *([found.note] if found.note else [])]))
 
 
-def _guess(tokens: Tensor) -> str:
-    if tokens.all():
+def _guess(moves: Tensor) -> str:
+    tokens = moves.any(0)
+    if moves.all():
         return ". Every row sees every token: is there a mask at all?"
     past = torch.ones_like(tokens).tril(-1)
     if tokens.shape[0] == tokens.shape[1] and not (tokens & past).any():

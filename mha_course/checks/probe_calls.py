@@ -1,5 +1,6 @@
 """Call what is probed: on copies, with one token or sample replaced, rows compared to the last bit."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,16 +45,25 @@ class Probed:
         self.inputs = tuple(x.detach() for x in inputs)
         first = self.inputs[0]
         self.batched = first.ndim > (2 if first.is_floating_point() else 1)
+        self.B = first.shape[0 if batch_first else 1] if self.batched else 1
         self.change = self._changed(change)
         self.T = self._tokens(self.change[0])
-        self.B = first.shape[0 if batch_first else 1] if self.batched else 1
         self.note = ""
 
     def _changed(self, change: int | Sequence[int] | None) -> tuple[int, ...]:
-        places = range(len(self.inputs)) if change is None else (change,) if isinstance(change, int) else tuple(change)
+        places = range(len(self.inputs)) if change is None else (change,) if isinstance(change, int) else change
+        if isinstance(change, bool | str) or not isinstance(places, Sequence):
+            raise TypeError(f"change must be an integer or a sequence of them, got {type(change).__name__}")
         for i in places:
+            if isinstance(i, bool) or not isinstance(i, int):
+                raise TypeError(f"change must be an integer or a sequence of them, got {type(i).__name__} in it")
             if not 0 <= i < len(self.inputs):
                 raise ValueError(f"change must name inputs from 0 to {len(self.inputs) - 1}, got {i}")
+            if not self.has_batch(self.inputs[i]):
+                raise ValueError(
+                    f"inputs that change must have the batch of input 0, {tuple(self.inputs[0].shape)}, got "
+                    f"{tuple(self.inputs[i].shape)} as input {i}: leave it out of change, or bind it by a lambda"
+                )
         lengths = [self._tokens(i) for i in places]
         if not lengths or len(set(lengths)) > 1:
             raise ValueError(
@@ -61,6 +71,11 @@ class Probed:
                 "as in change=(1, 2) for the key and value of fn(query, key, value)"
             )
         return tuple(places)
+
+    def has_batch(self, x: Tensor) -> bool:
+        """Whether x has a batch as input 0 has: neither positions (T, E) nor lengths (B,) have."""
+        batched = x.ndim > (2 if x.is_floating_point() else 1)
+        return batched == self.batched and (not batched or x.shape[0 if self.batch_first else 1] == self.B)
 
     def _token_axis(self, x: Tensor) -> int:
         if not self.batch_first:
@@ -84,7 +99,7 @@ class Probed:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Tensor:
         """The first tensor that fn returns, of copies of the inputs, without its graph."""
-        return self.first(inputs).detach()
+        return self.first(inputs).detach().clone()  # fn may write its next result into the same memory
 
     def first(self, inputs: Sequence[Tensor]) -> Tensor:
         """The first tensor that fn returns, of copies of the inputs."""
@@ -102,12 +117,29 @@ class Probed:
     def base(self) -> Tensor:
         """The result for the inputs as they are, the same twice."""
         before = self(self.inputs)
+        self.check_rows(before)
+        self.check_still(before)
+        return before
+
+    def check_value(self, value: float | None) -> None:
+        """Raise unless every input that changes can be filled with a value."""
+        if value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"value must be a number, got {type(value).__name__}")
+        for i in self.change:
+            x = self.inputs[i]
+            if not x.is_floating_point() and value != (int(value) if math.isfinite(value) else None):
+                raise ValueError(f"value must be a whole number for token ids, input {i}, got {value}")
+            if x.is_floating_point() and math.isfinite(value) and abs(value) > torch.finfo(x.dtype).max:
+                raise ValueError(f"value must fit {x.dtype}, input {i}, got {value}")
+
+    def check_rows(self, before: Tensor) -> None:
+        """Raise unless a result has the batch and one row a token."""
         if before.ndim < (2 if self.batched else 1):
             raise ValueError(f"fn must return one row a token, (B, T, ...), got {tuple(before.shape)}")
         if self.batched and before.shape[0 if self.batch_first else 1] != self.B:
             raise ValueError(f"fn must return a batch of {self.B}, got {tuple(before.shape)}")
-        self.check_still(before)
-        return before
 
     def check_still(self, before: Tensor) -> None:
         """Raise if fn gives another result for the same inputs."""
@@ -172,5 +204,7 @@ def _other(part: Tensor, x: Tensor, draw: int, generator: torch.Generator) -> Te
     factor = FACTORS[draw % len(FACTORS)]
     if x.dtype == torch.float16:
         factor = min(factor, LARGEST_IN_HALF)
+    most = max(x.abs().max().item() if x.numel() else 0.0, torch.finfo(x.dtype).max / 16)
     size = x.double().square().mean().sqrt().item() or 1.0
-    return (torch.randn(part.shape, generator=generator, dtype=torch.float64) * size * factor).to(part)
+    drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64) * size * factor
+    return drawn.clamp(-most, most).to(part)  # never infinite: 0 times infinity is NaN

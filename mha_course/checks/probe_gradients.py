@@ -81,6 +81,7 @@ class Gradients:
     __repr__ = __str__
 
 
+@torch.inference_mode(False)
 def gradients(
     fn: Callable[..., Any],
     *inputs: Tensor,
@@ -120,7 +121,7 @@ def gradients(
         if not probed.inputs[i].is_floating_point():
             raise TypeError(f"input {i} must be floating point to have a gradient, got {probed.inputs[i].dtype}")
     leaves = [probed.inputs[i].clone().requires_grad_() for i in probed.change]
-    given = list(probed.inputs)
+    given = [x.clone() for x in probed.inputs]
     for i, leaf in zip(probed.change, leaves, strict=True):
         given[i] = leaf
     named = dict(module.named_parameters()) if module is not None else {}
@@ -128,7 +129,11 @@ def gradients(
 
     generator = torch.Generator().manual_seed(seed)
     with torch.enable_grad():
-        rows = probed.rows(probed.first(given))  # (B, T_out, rest)
+        out = probed.first(given)
+        probed.check_rows(out)
+        if not out.requires_grad:
+            probed.note = f"The result has no graph: nothing depends on anything by gradient. {probed.note}".rstrip()
+        rows = probed.rows(out)  # (B, T_out, rest)
         weighted = rows * torch.randn(rows.shape, generator=generator, dtype=torch.float64).to(rows)
 
     def reached(part: Tensor) -> Tensor:

@@ -73,6 +73,13 @@ def nan_origins(fn: Callable[..., Any], *inputs: Tensor, batch_first: bool = Tru
     clean = [x.nan_to_num(0.0, 0.0, 0.0) if x.is_floating_point() else x for x in probed.inputs]
     origins = []
     for i, x in enumerate(probed.inputs):
+        if not x.is_floating_point() or x.isfinite().all():
+            continue
+        if not probed.has_batch(x):
+            raise ValueError(
+                f"an input that is not finite must have the batch of input 0, {tuple(probed.inputs[0].shape)}, "
+                f"got {tuple(x.shape)} as input {i}: expand it"
+            )
         for sample, token in (~probed.rows(x).isfinite()).any(-1).nonzero().tolist():
             alone = [y.clone() for y in clean]
             probed.part(alone[i], token, sample).copy_(probed.part(x, token, sample))
@@ -81,7 +88,9 @@ def nan_origins(fn: Callable[..., Any], *inputs: Tensor, batch_first: bool = Tru
 
 
 def _spoilt(probed: Probed, inputs: Sequence[Tensor]) -> tuple[Place, ...]:
-    bad = (~probed.rows(probed(inputs)).isfinite()).any(-1)
+    out = probed(inputs)
+    probed.check_rows(out)
+    bad = (~probed.rows(out).isfinite()).any(-1)
     return tuple((b, t) for b, t in bad.nonzero().tolist())
 
 

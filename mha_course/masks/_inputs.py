@@ -30,7 +30,13 @@ def integers(name: str, x: Tensor, *axes: str) -> Tensor:
 
 def can_be_read(x: Tensor) -> bool:
     """Whether x holds values now: not while a graph is traced, nor on the device "meta"."""
-    return not (torch.compiler.is_compiling() or x.is_meta)
+    if torch.compiler.is_compiling() or x.is_meta:
+        return False
+    try:
+        bool((x == x).all())
+    except RuntimeError:  # under torch.vmap and in a FakeTensorMode
+        return False
+    return True
 
 
 def refuse(bad: Tensor, x: Tensor, must: str, instead: str = "") -> None:

@@ -87,9 +87,9 @@ def _of_order(mask: Tensor, T: int, S: int, real: Tensor | None = None) -> Name 
     last = S - 1 if real is None else int(real.sum(-1).max()) - 1
     back, forth = low <= 1 - T, high >= last  # whether there is no limit on that side
     if T == S:
-        return _named(low, high, back, forth, f"{T}", "")
+        return _named(low, high, back, forth, f"{T}", "", S)
     for alignment, offset in (("upper_left", 0), ("lower_right", S - T)):
-        found = _named(low - offset, high - offset, back, forth, f"{T}", f", {S}, alignment={alignment!r}")
+        found = _named(low - offset, high - offset, back, forth, f"{T}", f", {S}, alignment={alignment!r}", S)
         if found is not None and not found.name.startswith(
             "band"
         ):  # a band of either alignment is also one of the other
@@ -97,7 +97,7 @@ def _of_order(mask: Tensor, T: int, S: int, real: Tensor | None = None) -> Name 
     return None
 
 
-def _named(low: int, high: int, back: bool, forth: bool, T: str, rest: str) -> Name | None:
+def _named(low: int, high: int, back: bool, forth: bool, T: str, rest: str, S: int) -> Name | None:
     """The name, low and high being distances from the query's own position; T and rest are arguments."""
     own = f"causal({T}{rest})"
     if back and high == 0:
@@ -110,8 +110,8 @@ def _named(low: int, high: int, back: bool, forth: bool, T: str, rest: str) -> N
         return Name(f"band({T}, 0, None{rest})", "each query sees itself and what comes after it", _REVERSED)
     if low == high == 0:
         return Name(f"band({T}, 0, 0{rest})", "each query sees itself alone")
-    if high == 0:
-        window = 1 - low
+    window = 1 - low
+    if high == 0 and window <= S:
         return Name(f"sliding_window({T}, {window}{rest})", f"each query sees {window} keys, its own the last")
     if low <= 0 <= high and not (back and forth):
         left, right = (None if back else -low), (None if forth else high)

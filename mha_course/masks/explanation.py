@@ -106,7 +106,7 @@ def explain(
             raise ValueError(f"padding must have one row for all queries, (B, 1, 1, S), got {tuple(padding.shape)}")
     if alignment not in (None, "upper_left", "lower_right"):
         raise ValueError(f"alignment must be 'upper_left' or 'lower_right', got {alignment!r}")
-    found, given = recognise(mask), mask
+    given = mask
     padding_seen = None
     if padding is not None:
         try:
@@ -115,6 +115,7 @@ def explain(
             sizes = tuple(padding.shape)
             raise ValueError(f"padding must broadcast with mask, {tuple(given.shape)}, got {sizes}") from None
         padding_seen = int((mask & ~padding).sum())
+    found = recognise(mask if mask.shape[-2:] != given.shape[-2:] else given)
     T, S = mask.shape[-2:]
     future, own = None, None
     if T == S or (alignment is not None and T > 1):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
-from mha_course.masks._inputs import check_integer, integers, refuse
+from mha_course.masks._inputs import can_be_read, check_integer, integers, refuse
 
 Alignment = Literal["upper_left", "lower_right"]
 Device = torch.device | str
@@ -135,15 +135,16 @@ def prefix(
     if isinstance(lengths, Tensor) and device is None:
         device = lengths.device
     query, key = _positions("prefix", T, S, alignment, device)
-    must = f"lengths must lie in [0, S] = [0, {len(key)}]"
+    S = key.shape[0]
     if isinstance(lengths, Tensor):
         lengths = integers("lengths", lengths, "B").to(device)
-        refuse((lengths < 0) | (lengths > len(key)), lengths, must)
+        if can_be_read(lengths):  # the text alone would make the compiled graph one for this S
+            refuse((lengths < 0) | (lengths > S), lengths, f"lengths must lie in [0, S] = [0, {S}]")
         lengths = lengths[:, None, None, None]  # (B, 1, 1, 1)
     else:
         check_integer("lengths", lengths)
-        if lengths > len(key):
-            raise ValueError(f"{must}, got {lengths}")
+        if lengths > S:
+            raise ValueError(f"lengths must lie in [0, S] = [0, {S}], got {lengths}")
     return (key < lengths) | (key <= query)
 
 
