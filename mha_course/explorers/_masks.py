@@ -80,7 +80,7 @@ def draw(figure: Figure, state: State) -> None:
     """Draw the mask, scores, weights with their row sums, and the pairs in which a key reaches a row."""
     parts = plots.once(figure, _lay_out)
     parts.mask.set_data(state.mask)
-    parts.scores.set_data(np.where(state.scores < -1e8, np.nan, state.scores))
+    parts.scores.set_data(np.where(np.isneginf(state.scores), np.nan, state.scores))
     parts.weights.set_data(np.nan_to_num(state.weights))
     for text, total in zip(parts.sums, state.weights.sum(axis=1), strict=True):
         text.set_text(f"{total:.2f}")

@@ -153,7 +153,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
             format="png",
             width=width,
             height=height,
-            layout=widgets.Layout(max_width="100%", height="auto", margin="0"),
+            # at the top of its row, or numbers that are higher than it would stretch it
+            layout=widgets.Layout(max_width="100%", height="auto", margin="0", align_self="flex-start"),
         )
         # No tooltip: ipywidgets 8.1 cannot show an Image that has one.
         self.numbers = widgets.HTML(numbers.html(), layout=widgets.Layout(flex="1 1 18em"))

@@ -106,24 +106,17 @@ class Notebook:
         )
         return sources
 
-    def go_to(self, source: str) -> int:
-        """Make the cell with exactly this source the active one, in sight; return its index."""
+    def go_to(self, source: str) -> Locator:
+        """Make the cell with exactly this source the active one, at the top of what is seen; return it."""
         index = self.sources().index(source)
-        self.page.evaluate(
-            """async index => {
-                const notebook = window.jupyterapp.shell.currentWidget.content;
-                notebook.activeCellIndex = index;
-                await notebook.scrollToItem(index, 'start');
-            }""",
-            index,
-        )
-        return index
+        self.page.evaluate("index => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = index; }", index)
+        cell = self.page.locator(f".jp-Cell[data-windowed-list-index='{index}']")
+        cell.evaluate("cell => cell.scrollIntoView()")  # JupyterLab's scrollToItem can take 20 seconds
+        return cell
 
     def output_of(self, source: str) -> Locator:
-        """Scroll to the cell with exactly this source and return its output area."""
-        index = self.go_to(source)
-        cell = self.page.locator(f".jp-Cell[data-windowed-list-index='{index}']")
-        return cell.locator(".jp-Cell-outputWrapper")
+        """Go to the cell with exactly this source and return its output area."""
+        return self.go_to(source).locator(".jp-Cell-outputWrapper")
 
     def run(self, source: str) -> None:
         """Run the cell with exactly this source."""

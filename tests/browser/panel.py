@@ -101,9 +101,9 @@ class Panel:
             return value
         low, *_, high = control.values()
         end = low if control.start == high else high
+        self.row(control).locator(".noUi-handle").hover()
         track = self.row(control).locator(".noUi-base").bounding_box()
         assert track is not None
-        self.row(control).locator(".noUi-handle").hover()
         self.page.mouse.down()
         self.page.mouse.move(track["x"] + track["width"] * (end == high), track["y"] + track["height"] / 2, steps=5)
         self.page.mouse.up()

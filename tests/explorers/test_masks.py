@@ -95,6 +95,14 @@ def test_scores_are_those_that_go_into_the_softmax() -> None:
     np.testing.assert_allclose(state(applied=masks.AFTER).scores, plain)
 
 
+def test_minus_infinity_is_drawn_hidden_and_a_large_number_as_the_lowest_score() -> None:
+    hidden = np.ma.getmaskarray(drawn(state()).axes[1].images[0].get_array())
+    np.testing.assert_array_equal(hidden, ~LOWER)
+    large = drawn(state(applied=masks.LARGE)).axes[1].images[0].get_array()
+    assert not np.ma.getmaskarray(large).any()
+    assert (large[~LOWER] == -1e9).all()
+
+
 def test_readout() -> None:
     assert rows() == {
         "": "measured",
