@@ -37,7 +37,7 @@ def call(task: Task, fn: Callable[..., Any], case: Case) -> Outcome:
     copies = [_copy(x) for x in case.inputs]
     try:
         returned = fn(*copies)
-        results = _read(task, returned)
+        results = _read(task, returned, any(isinstance(x, Tensor | np.ndarray) for x in copies))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -106,8 +106,8 @@ def _equal(before: Any, after: Any) -> bool:
         return False
 
 
-def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
-    """The results as a tuple of float64 tensors, or why they cannot be read."""
+def _read(task: Task, returned: Any, of_arrays: bool) -> tuple[Tensor, ...] | Problem:
+    """The results of arrays or of plain numbers, as a tuple of float64 tensors, or why they cannot be read."""
     array: type[Any] = np.ndarray if task.numpy else Tensor
     kind = "NumPy array" if task.numpy else "tensor"
     names = [name for name, _ in task.results]
@@ -132,13 +132,13 @@ def _read(task: Task, returned: Any) -> tuple[Tensor, ...] | Problem:
             return _unreadable(f"{name} is a {_layout(part)} tensor, expected a dense one", wanted)
         dtype = str(part.dtype.newbyteorder("=") if task.numpy else part.dtype).removeprefix("torch.")
         if dtype != task.dtype:
-            return _wrong_type(name, dtype, task.dtype)
+            return _wrong_type(name, dtype, task.dtype, of_arrays)
     if task.numpy:
         return tuple(torch.from_numpy(np.array(part, dtype=np.float64, order="C")) for part in parts)
     return tuple(torch.detach(part).cpu().double().clone() for part in parts)
 
 
-def _wrong_type(name: str, dtype: str, expected: str) -> Problem:
+def _wrong_type(name: str, dtype: str, expected: str, of_arrays: bool) -> Problem:
     if expected == "bool":
         return Problem(
             f"{name} has type {dtype}, expected bool, True = may attend",
@@ -146,6 +146,15 @@ def _wrong_type(name: str, dtype: str, expected: str) -> Problem:
             (
                 "Ones and zeros, or 0 and -inf, are other conventions: print what your function returns.",
                 "Make the mask by a comparison, such as <=. Of 1 and 0 end with == 1, of 0 and -inf with == 0.",
+            ),
+        )
+    if not of_arrays:
+        return Problem(
+            f"{name} has type {dtype}, expected float64",
+            "",
+            (
+                "Without a type, torch.arange makes int64, and a division or torch.zeros makes float32.",
+                "Name the type where a tensor is made: dtype=torch.float64.",
             ),
         )
     return Problem(

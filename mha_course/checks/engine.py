@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, words
+from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06, words
 from mha_course.checks.calls import Outcome, Problem, call, is_refused, reverses_axes
 from mha_course.checks.task import Case, Task
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
 TOLERANCE = 1e-6  # absolute and relative, in float64
 
-_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04)
+_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06)
 _TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
 
 
@@ -115,8 +115,9 @@ def _problem(
             return Problem(fault, f"shape {shapes[0]}, expected {shapes[1]}, {where}", hints)
         for bad, what in ((x.isnan(), "NaN"), (x.isinf(), "infinity")):
             if bad.any():
-                at = words.place(bad.nonzero()[0].tolist(), letters)
-                seen = f"{int(bad.sum())} of {x.numel()} numbers, the first at {at}, {where}"
+                place = words.place(bad.nonzero()[0].tolist(), letters)
+                at = f", the first at {place}" if place else ""
+                seen = f"{int(bad.sum())} of {x.numel()} numbers{at}, {where}"
                 return Problem(f"{name} holds {what}", seen, task.hints)
         difference = (x - y).abs()
         if task.dtype == "bool" and difference.any():
@@ -127,8 +128,9 @@ def _problem(
         if (difference > TOLERANCE + TOLERANCE * y.abs()).any():
             # The first of the largest: ties must not be decided by the last bit.
             largest = difference.max()
-            at = words.place((difference >= largest * (1 - 1e-6)).nonzero()[0].tolist(), letters)
-            seen = f"largest difference {words.number(largest.item())} in {name}, {at}, {where}"
+            place = words.place((difference >= largest * (1 - 1e-6)).nonzero()[0].tolist(), letters)
+            where = f"{place}, {where}" if place else where
+            seen = f"largest difference {words.number(largest.item())} in {name}, {where}"
             return Problem("the numbers differ from the reference", seen, task.hints)
     return None
 

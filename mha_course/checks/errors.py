@@ -120,17 +120,18 @@ _TABLE = (
     (r"shape|size|dimension|subscript", _SHAPES),
 )
 
-# What PyTorch and NumPy say about the sizes of the two sides of a product.
+# What PyTorch and NumPy say about the sizes of the two sides of a product, or of what is written into a place.
 _PRODUCT = (
     r"Expected size for first two dimensions of batch2|shapes cannot be multiplied|^size mismatch, got"
     r"|^inconsistent tensor size|^contracted dimensions need to match|^inner\(\) the last dimension must match"
     r"|^einsum\(\): .* does not broadcast|must match the size of tensor"
+    r"|^The expanded size of the tensor .* must match the existing size"
     r"|: Input operand \d has a mismatch|not aligned|^operands could not be broadcast|^shape-mismatch for sum"
 )
 
 
 def is_of_a_product(error: BaseException) -> bool:
-    """Whether the two sides of a product had sizes that do not fit."""
+    """Whether the two sides of a product, or of a writing into part of a tensor, had sizes that do not fit."""
     return re.search(_PRODUCT, words.message(error)) is not None
 
 

@@ -13,6 +13,7 @@ from mha_course.checks.task import Case
 
 AXES = {
     "B": "sample",
+    "H": "head",
     "T": "query",
     "S": "key",
     "D": "feature",
@@ -21,6 +22,8 @@ AXES = {
     "columns": "column",
     "n": "entry",
     "layers": "layer",
+    "length": "position",
+    "width": "feature",
 }
 
 LONGEST = 200  # characters of a message or a line of code
@@ -55,12 +58,12 @@ def all_different(letters: Sequence[str]) -> str:
 
 
 def place(position: Sequence[int], letters: Sequence[str]) -> str:
-    """For example: sample 0, query 2, feature 1 (counted from 0). The second T is the keys'."""
+    """For example: sample 0, query 2, feature 1 (counted from 0); "" for no axes. The second T is the keys'."""
     names = []
     for axis, (letter, i) in enumerate(zip(letters, position, strict=True)):
         if letter != "1":
             names.append(f"{'key' if letter in letters[:axis] else AXES[letter]} {i}")
-    return ", ".join(names) + " (counted from 0)"
+    return ", ".join(names) + " (counted from 0)" if names else ""
 
 
 def shape_in_letters(shape: Sequence[int], sizes: Mapping[str, int], expected: Sequence[str]) -> str:
