@@ -1,6 +1,6 @@
 """What positions ask of their arguments."""
 
-import math
+import sys
 from typing import SupportsIndex
 
 import torch
@@ -21,7 +21,7 @@ def check_number(name: str, x: float, least: float, *, above: bool = False) -> N
     """Raise unless x is a finite number of at least `least`, or above it."""
     if isinstance(x, bool) or not isinstance(x, int | float):
         raise TypeError(f"{name} must be a number, got {type(x).__name__}")
-    if not (least < x if above else least <= x) or math.isinf(x):
+    if not (least < x if above else least <= x) or not x <= sys.float_info.max:
         raise ValueError(f"{name} must be finite and {'above' if above else 'at least'} {least:g}, got {x}")
 
 

@@ -85,13 +85,11 @@ def rotary_frequencies(
 
 def _kept(pair: Float[Tensor, " pairs"], rotary_dim: int, base: float, trained_length: int) -> Float[Tensor, " pairs"]:
     """How much of its frequency a pair keeps under YaRN, 1 for the fast ones, 0 for the slow ones."""
-
-    def index(turns: float) -> float:
-        """The pair, not rounded, that makes so many turns within the trained length."""
-        return rotary_dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
-
-    low = max(math.floor(index(FAST)), 0)
-    high = min(math.ceil(index(SLOW)), rotary_dim - 1)
+    # the pairs, not rounded, that make so many turns within the trained length
+    fast, slow = (
+        rotary_dim * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base)) for turns in (FAST, SLOW)
+    )
+    low, high = max(math.floor(fast), 0), min(math.ceil(slow), rotary_dim - 1)
     return 1 - ((pair - low) / max(high - low, 1e-3)).clamp(0, 1)
 
 
