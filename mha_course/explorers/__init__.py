@@ -2,6 +2,7 @@
 
 from mha_course.explorers._geometry import geometry
 from mha_course.explorers._masks import masks
+from mha_course.explorers._positions import positions
 from mha_course.explorers._scaling import scaling
 
-__all__ = ["geometry", "masks", "scaling"]
+__all__ = ["geometry", "masks", "positions", "scaling"]

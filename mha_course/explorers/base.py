@@ -66,7 +66,11 @@ class Slider:
     def values(self) -> list[float]:
         """Every value that the slider can take."""
         steps = round((self.high - self.low) / self.step)
-        return [round(float(self.low + i * self.step), 10) for i in range(steps + 1)]
+        return [self.nearest(self.low + i * self.step) for i in range(steps + 1)]
+
+    def nearest(self, value: float) -> float:
+        """The nearest value that the slider can take: a browser can send 119.99999999999999 for 120."""
+        return round(float(self.low + round((value - self.low) / self.step) * self.step), 10)
 
     def widget(self) -> widgets.Widget:
         """The ipywidgets slider."""
@@ -94,6 +98,10 @@ class Choice:
     def values(self) -> list[str]:
         """Every option."""
         return list(self.options)
+
+    def nearest(self, value: str) -> str:
+        """The option itself."""
+        return value
 
     def widget(self) -> widgets.Widget:
         """A row of buttons: JupyterLab keeps a list's arrow keys for itself, so no keyboard could move it."""
@@ -173,7 +181,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]
 
     def _state(self) -> tuple[bytes, Readout]:
         """Compute, draw and read out the state that the controls now name."""
-        data = self._compute(**{name: c.value for name, c in self.controls.items()})
+        values = {control.name: control.nearest(self.controls[control.name].value) for control in self.specification}
+        data = self._compute(**values)
         self._draw(self._figure, data)
         return self._painter.png(), self._readout(data)
 

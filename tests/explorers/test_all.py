@@ -5,11 +5,13 @@ import pytest
 from mha_course import explorers, plots
 from mha_course.explorers.base import Explorer
 
+CALLS = [*(f"explorers.{name}()" for name in explorers.__all__), 'explorers.positions("distance")']
 
-@pytest.fixture(params=explorers.__all__)
+
+@pytest.fixture(params=CALLS)
 def explorer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Explorer:
     """An explorer that draws but does not turn its drawing into a picture, which takes most of the time."""
-    explorer = getattr(explorers, request.param)()
+    explorer = eval(request.param, {"explorers": explorers})
     monkeypatch.setattr(plots.Painter, "png", lambda painter, **_: b"")
     yield explorer
     explorer.close()

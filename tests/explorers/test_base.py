@@ -63,6 +63,20 @@ def explorer() -> Iterator[Explorer]:
     explorer.close()
 
 
+def test_a_slider_snaps_to_its_values() -> None:
+    seen = []
+
+    def keep(*, x: float, kind: str) -> float:
+        seen.append(x)
+        return x
+
+    explorer = tiny(compute=keep, controls=(Slider("x", "the x", -1, 140, 1, 1), Choice("kind", "", ("a",), "a")))
+    for sent in (119.99999999999999, 120.00000000000001, -0.9999999999, 140.0):
+        explorer.controls["x"].value = sent
+    assert seen == [1, 120, 120, -1, 140]
+    explorer.close()
+
+
 def pixels(data: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)))
 
