@@ -177,16 +177,6 @@ def test_before_any_position_acts_the_schemes_agree(vectors: str) -> None:
         assert state(scheme=scheme, vectors=vectors).curve[0] == pytest.approx(plain)
 
 
-def test_a_slider_that_misses_a_whole_number_by_rounding() -> None:
-    for scheme in SCHEMES:
-        one, near = (
-            state(scheme=scheme, position=120, head=7),
-            state(scheme=scheme, position=120 - 1e-13, head=7 - 1e-13),
-        )
-        assert near.position == 120
-        np.testing.assert_array_equal(near.curve, one.curve)
-
-
 def test_the_learners_random_numbers_are_left_alone() -> None:
     before = torch.get_rng_state()
     distance._drawn.cache_clear()
