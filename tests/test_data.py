@@ -1,4 +1,4 @@
-"""`retrieval` and its rotation: what is drawn, from where, and what is refused."""
+"""What is drawn, from where, and what is refused: `retrieval` and its rotation, `copy_back`, `latest_marked`."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from mha_course.data import random_rotation, retrieval
+from mha_course.data import NO_ANSWER, copy_back, latest_marked, random_rotation, retrieval
 from mha_course.training import fit
 
 
@@ -185,3 +185,130 @@ def test_retrieval_refuses(changes, kind, match):
 def test_rotation_refuses(width, kind, match):
     with pytest.raises(kind, match=match):
         random_rotation(width)
+
+
+def sequences(kind, seed: int = 0, batch: int = 3, length: int = 29, **options):
+    return kind(batch, length, **({"generator": torch.Generator().manual_seed(seed)} | options))
+
+
+@pytest.mark.parametrize("kind", [copy_back, latest_marked])
+def test_sequences_have_their_shapes_types_and_range(kind):
+    found = sequences(kind, vocabulary=6, batch=31)
+    for x in found:
+        assert x.shape == (31, 29)
+        assert x.dtype == torch.int64
+    assert found.tokens.unique().tolist() == list(range(6))
+    assert sequences(kind, batch=100).tokens.unique().tolist() == list(range(16))
+
+
+@pytest.mark.parametrize("back", [0, 1, 5, 28, 29, 40])
+def test_the_answer_stood_so_many_places_earlier(back):
+    tokens, target = sequences(copy_back, back=back)
+    for b in range(3):
+        for t in range(29):
+            assert target[b, t] == (tokens[b, t - back] if t >= back else NO_ANSWER)
+
+
+def test_two_back_by_default():
+    tokens, target = sequences(copy_back)
+    assert_close(target[:, 2:], tokens[:, :-2], rtol=0, atol=0)
+    assert (target[:, :2] == NO_ANSWER).all()
+
+
+def test_copied_tokens_are_uniform_and_independent():
+    tokens, _ = sequences(copy_back, batch=2000, length=11, vocabulary=5)
+    share = F.one_hot(tokens, 5).double().mean(0)  # (T, 5)
+    assert_close(share, torch.full_like(share, 0.2), rtol=0, atol=5 * math.sqrt(0.16 / 2000))
+    for distance in range(1, 11):
+        same = (tokens[:, distance:] == tokens[:, :-distance]).double().mean().item()
+        assert_close(same, 0.2, rtol=0, atol=5 * math.sqrt(0.16 / (2000 * (11 - distance))))
+
+
+@pytest.mark.parametrize("share", [0.125, 0.6, 1])
+def test_the_answer_is_the_value_of_the_latest_marked_token(share):
+    tokens, target = sequences(latest_marked, vocabulary=10, share=share)
+    for b in range(3):
+        answer = NO_ANSWER
+        for t in range(29):
+            if tokens[b, t] >= 5:
+                answer = tokens[b, t] - 5
+            assert target[b, t] == answer
+
+
+def test_marks_come_as_often_as_asked_for_and_say_nothing_about_the_value():
+    for share, options in ((0.125, {}), (0.4, {"share": 0.4})):
+        tokens, _ = sequences(latest_marked, batch=3000, length=10, **options)
+        marked, value = tokens >= 8, tokens % 8
+        assert_close(
+            marked.double().mean(0),
+            torch.full((10,), share).double(),
+            rtol=0,
+            atol=5 * math.sqrt(share * (1 - share) / 3000),
+        )
+        for of_these in (marked, ~marked):
+            found = F.one_hot(value[of_these], 8).double().mean(0)
+            n = int(of_these.sum())
+            assert_close(found, torch.full_like(found, 1 / 8), rtol=0, atol=5 * math.sqrt(7 / 64 / n))
+        both = (marked[:, 1:] & marked[:, :-1]).double().mean().item()
+        assert_close(both, share**2, rtol=0, atol=5 * share / math.sqrt(27000))
+
+
+def test_only_what_comes_before_the_first_mark_has_no_answer():
+    tokens, target = sequences(latest_marked, batch=4000, length=5)
+    assert_close(target == NO_ANSWER, ~(tokens >= 8).cummax(1).values, rtol=0, atol=0)
+    none = (target[:, -1] == NO_ANSWER).double().mean().item()
+    assert_close(none, 0.875**5, rtol=0, atol=5 * math.sqrt(0.25 / 4000))
+
+
+@pytest.mark.parametrize("kind", [copy_back, latest_marked])
+def test_sequences_of_a_seed_repeat_and_a_generator_goes_on(kind):
+    for one, same, other in zip(sequences(kind, 5), sequences(kind, 5), sequences(kind, 6), strict=True):
+        assert_close(one, same, rtol=0, atol=0)
+        assert not torch.equal(one, other)
+    before = torch.get_rng_state()
+    generator = torch.Generator().manual_seed(5)
+    first, second = (kind(3, 29, generator=generator) for _ in range(2))
+    assert_close(first.tokens, sequences(kind, 5).tokens, rtol=0, atol=0)
+    assert not torch.equal(first.tokens, second.tokens)
+    assert_close(torch.get_rng_state(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", [copy_back, latest_marked])
+def test_places_without_an_answer_are_left_out_of_the_loss(kind):
+    target = sequences(kind).target
+    logits = torch.randn(3, 29, 16, generator=torch.Generator().manual_seed(1))
+    has = target != NO_ANSWER
+    assert 0 < has.sum() < has.numel()
+    assert_close(F.cross_entropy(logits.flatten(0, 1), target.flatten()), F.cross_entropy(logits[has], target[has]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "error", "match"),
+    [
+        *(
+            case
+            for kind in (copy_back, latest_marked)
+            for case in (
+                (kind, {"batch": 2.0}, TypeError, "batch must be an integer, got float"),
+                (kind, {"length": True}, TypeError, "length must be an integer, got bool"),
+                (kind, {"vocabulary": "16"}, TypeError, "vocabulary must be an integer, got str"),
+                (kind, {"generator": None}, TypeError, r"generator must be a torch\.Generator, got NoneType"),
+                (kind, {"batch": 0}, ValueError, "batch must be at least 1, got 0"),
+                (kind, {"length": 0}, ValueError, "length must be at least 1, got 0"),
+                (kind, {"vocabulary": 0}, ValueError, "vocabulary must be at least 1, got 0"),
+            )
+        ),
+        (copy_back, {"back": 1.0}, TypeError, "back must be an integer, got float"),
+        (copy_back, {"back": -1}, ValueError, "back must be at least 0, got -1"),
+        (latest_marked, {"vocabulary": 7}, ValueError, "vocabulary must be even, .* got 7"),
+        (latest_marked, {"share": "0.1"}, TypeError, "share must be a number, got str"),
+        (latest_marked, {"share": True}, TypeError, "share must be a number, got bool"),
+        (latest_marked, {"share": 0.0}, ValueError, r"share must lie in \(0, 1\], got 0\.0"),
+        (latest_marked, {"share": 1.1}, ValueError, r"share must lie in \(0, 1\], got 1\.1"),
+        (latest_marked, {"share": math.nan}, ValueError, r"share must lie in \(0, 1\], got nan"),
+    ],
+)
+@pytest.mark.unchecked
+def test_sequences_refuse(kind, changes, error, match):
+    with pytest.raises(error, match=match):
+        sequences(kind, **changes)

@@ -20,7 +20,7 @@ ROWS = {
     ),
     "order, heads,\nbeing right": (
         "How does it know the order?",
-        "Distance instead of place",
+        "What if only the distance counts?",
         "Why many heads?",
         "What holds attention up?",
         "It learns. Is it right?",
