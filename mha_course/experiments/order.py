@@ -16,6 +16,7 @@ from mha_course.training import fit
 TOKENS, VOCABULARY, WIDTH = 8, 16, 32
 BATCH, STEPS, RATE, TESTED = 64, 300, 5e-3, 2000
 SCHEMES = ("none", "sinusoidal", "learned")
+READERS = ("1 layer", "2 layers", "1 layer, causal", "2 layers, causal")
 
 
 class Reader(nn.Module):
@@ -74,6 +75,16 @@ def name_first(scheme: str, *, layers: int = 1, causal: bool = False, steps: int
     tokens, first = _draw(TESTED, torch.Generator().manual_seed(1_000_000))
     with torch.no_grad():
         return (model(tokens).argmax(-1) == first).double().mean().item()
+
+
+def without_positions(*, seeds: int = 3) -> Float[np.ndarray, "readers seeds"]:
+    """Train each of READERS to name the first token without position vectors; return the accuracies."""
+    accuracies = [
+        [name_first("none", layers=layers, causal=causal, seed=seed) for seed in range(seeds)]
+        for causal in (False, True)
+        for layers in (1, 2)
+    ]
+    return np.array(accuracies)
 
 
 def _draw(batch: int, generator: torch.Generator) -> tuple[Integer[Tensor, "B T"], Integer[Tensor, " B"]]:

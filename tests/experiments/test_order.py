@@ -111,6 +111,18 @@ def test_independent_scores_give_the_share_of_the_diagonals() -> None:
     assert np.mean(shares) == pytest.approx(63 / 1024, abs=0.003)
 
 
+def test_readers_without_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(scheme: str, *, layers: int, causal: bool, seed: int) -> float:
+        assert scheme == "none"
+        return float(layers + 10 * causal + 100 * seed)
+
+    monkeypatch.setattr(order, "name_first", name)
+    found = order.without_positions(seeds=2)
+    expected = {"1 layer": 1, "2 layers": 2, "1 layer, causal": 11, "2 layers, causal": 12}
+    assert dict(zip(order.READERS, found[:, 0], strict=True)) == expected
+    np.testing.assert_array_equal(found[:, 1], found[:, 0] + 100)
+
+
 @pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
