@@ -46,5 +46,13 @@ def check_lengths(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) ->
         raise ValueError(f"is_causal needs T = S, got T = {T} and S = {S}: pass mask=causal(T, S, alignment=...)")
 
 
+def check_heads(heads: Tensor, q: Tensor) -> None:
+    """Raise unless a backend returned what it must."""
+    if not isinstance(heads, Tensor):
+        raise TypeError(f"backend must return a tensor (B, H, T, D), got {type(heads).__name__}")
+    if heads.shape != q.shape:
+        raise ValueError(f"backend must return (B, H, T, D) = {tuple(q.shape)}, got {tuple(heads.shape)}")
+
+
 def _autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mha_course.dot_product import attention, check_addend, check_number
 from mha_course.masks._inputs import check_integer
 from mha_course.multihead._backends import Attend, and_causal, one_per_query_head, sdpa
-from mha_course.multihead._inputs import check_backend, check_input, check_lengths, size
+from mha_course.multihead._inputs import check_backend, check_heads, check_input, check_lengths, size
 
 Maybe = Tensor | None
 
@@ -195,9 +195,7 @@ class MultiHeadAttention(nn.Module):
             attend, k, v = self.backend, one_per_query_head(k, q), one_per_query_head(v, q)
         dropout_p = self.dropout if self.training else 0.0
         heads = attend(q, k, v, mask=mask, score_bias=score_bias, scale=None, is_causal=is_causal, dropout_p=dropout_p)
-        got = getattr(heads, "shape", type(heads).__name__)
-        if got != q.shape:
-            raise ValueError(f"backend must return a tensor (B, H, T, D) = {tuple(q.shape)}, got {got}")
+        check_heads(heads, q)
         return self.out_proj(_merge(heads))
 
     def trace(
