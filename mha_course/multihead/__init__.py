@@ -2,5 +2,14 @@
 
 from mha_course.multihead.module import MultiHeadAttention, MultiHeadTrace
 from mha_course.multihead.shapes import Shape, ShapeTrace, trace_shapes
+from mha_course.multihead.steps import merge_heads, split_heads
 
-__all__ = ["MultiHeadAttention", "MultiHeadTrace", "Shape", "ShapeTrace", "trace_shapes"]
+__all__ = [
+    "MultiHeadAttention",
+    "MultiHeadTrace",
+    "Shape",
+    "ShapeTrace",
+    "merge_heads",
+    "split_heads",
+    "trace_shapes",
+]

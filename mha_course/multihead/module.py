@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from mha_course.dot_product import attention, check_addend, check_number
 from mha_course.masks._inputs import check_integer
-from mha_course.multihead._backends import Attend, and_causal, one_per_query_head, sdpa
 from mha_course.multihead._inputs import check_backend, check_heads, check_input, check_lengths, size
+from mha_course.multihead.steps import Attend, and_causal, merge_heads, one_per_query_head, sdpa, split_heads
 
 Maybe = Tensor | None
 
@@ -47,7 +47,8 @@ class MultiHeadAttention(nn.Module):
     Feature i of a projection belongs to head i // D. With Hkv < H, query head h reads key and value
     head h // (H / Hkv). A query that may attend to nothing gets heads 0, hence out = out_proj.bias,
     and adds nothing to any other gradient. NaN or infinity behind a mask does reach the output,
-    because 0 times NaN is NaN; finite values do not.
+    because 0 times NaN is NaN, and with "sdpa" so does a hidden score that overflows; other finite
+    values do not.
 
     The weights start Xavier-uniform in each of the four matrices, the biases at 0, so inputs of
     variance 1 give queries and keys of variance 1 where E = Ek = H D. (nn.MultiheadAttention draws
@@ -196,7 +197,7 @@ class MultiHeadAttention(nn.Module):
         dropout_p = self.dropout if self.training else 0.0
         heads = attend(q, k, v, mask=mask, score_bias=score_bias, scale=None, is_causal=is_causal, dropout_p=dropout_p)
         check_heads(heads, q)
-        return self.out_proj(_merge(heads))
+        return self.out_proj(merge_heads(heads))
 
     def trace(
         self,
@@ -210,7 +211,7 @@ class MultiHeadAttention(nn.Module):
     ) -> MultiHeadTrace:
         """Do what `forward` does, step by step and whatever the backend, and keep every step.
 
-        Args, Raises: as in `forward`.
+        Args, Raises: as in `forward`. In training, dropout is drawn anew.
 
         Returns:
             MultiHeadTrace(q, k, v, scores, weights, heads, out).
@@ -224,7 +225,7 @@ class MultiHeadAttention(nn.Module):
             score_bias=score_bias,
             dropout_p=self.dropout if self.training else 0.0,
         )
-        return MultiHeadTrace(q, k, v, scores, weights, heads, self.out_proj(_merge(heads)))
+        return MultiHeadTrace(q, k, v, scores, weights, heads, self.out_proj(merge_heads(heads)))
 
     def extra_repr(self) -> str:
         """The heads, their width and the backend."""
@@ -245,14 +246,9 @@ class MultiHeadAttention(nn.Module):
         check_input(key_name, key, "S", "Ek", self.kdim, self.k_proj)
         check_input(value_name, value, "S", "Ev", self.vdim, self.v_proj)
         check_lengths(query, key, value, is_causal)
-        q, k, v = (  # each (B, T or S, heads D) -> (B, heads, T or S, D)
-            linear(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for linear, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
-        )
+        q = split_heads(self.q_proj(query), self.head_dim)  # (B, H, T, D)
+        k = split_heads(self.k_proj(key), self.head_dim)  # (B, Hkv, S, D)
+        v = split_heads(self.v_proj(value), self.head_dim)  # (B, Hkv, S, D)
         for name, x in (("mask", mask), ("score_bias", score_bias)):
             check_addend(name, x, (*q.shape[:-1], k.shape[-2]), q)
         return (q, k, v) if self.rotary is None else (self.rotary(q), self.rotary(k), v)
-
-
-def _merge(heads: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T HD"]:
-    return heads.transpose(1, 2).flatten(2)

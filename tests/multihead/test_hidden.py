@@ -117,6 +117,20 @@ def test_nan_and_infinity_behind_a_mask_do_leak_as_documented(backend: str, bad:
     assert module(numbers(B, T, E), x, mask=masks.causal(T))[:, :-1].isnan().all()
 
 
+def test_a_hidden_score_that_overflows_leaks_in_sdpa_alone_as_documented() -> None:
+    module = MultiHeadAttention(8, 1)
+    with torch.no_grad():
+        for linear in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
+            linear.weight.copy_(torch.eye(8))
+    query, key = torch.full((1, 2, 8), 10.0), torch.ones(1, 2, 8)
+    key[:, 1] = 3e38  # times 10 it is infinity, and infinity - infinity is not a number
+    outs = {}
+    for module.backend in ("sdpa", "explicit"):
+        outs[module.backend] = module(query, key, torch.ones(1, 2, 8), mask=masks.causal(2))[0, 0]
+    assert outs["sdpa"].isnan().all()
+    assert_close(outs["explicit"], torch.ones(8))
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[MultiHeadAttention, Tensor, Tensor, Tensor]:
     heads, kv_heads = draw(st.sampled_from([(1, 1), (2, 1), (4, 2), (3, 3)]))

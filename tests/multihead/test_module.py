@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from mha_course import MultiHeadAttention, attention
+from mha_course.multihead import merge_heads, split_heads
 from tests.multihead.modules import BACKENDS, EK, EV, MASKS, B, D, E, H, S, T, bools, leaf, numbers, ours, plain
 
 
@@ -39,6 +40,16 @@ def test_the_scale_is_that_of_one_head(backend) -> None:
     value = torch.zeros(1, 2, 8)
     value[0, 0, 1], value[0, 1, 6] = 1, 1
     assert_close(module(query, key, value)[0, 0], torch.tensor([0, 0.75, 0, 0, 0, 0, 0.5, 0]))
+
+
+def test_split_and_merge_by_hand() -> None:
+    x = torch.arange(1.0, 13).view(1, 2, 6)  # rows 1 to 6 and 7 to 12
+    heads = torch.tensor([[[[1.0, 2], [7, 8]], [[3, 4], [9, 10]], [[5, 6], [11, 12]]]])
+    assert_close(split_heads(x, 2), heads, rtol=0, atol=0)
+    assert_close(merge_heads(heads), x, rtol=0, atol=0)
+    x = numbers(B, T, H * D)
+    assert_close(split_heads(x, D), torch.stack(x.split(D, dim=-1), dim=1), rtol=0, atol=0)
+    assert_close(merge_heads(split_heads(x, D)), x, rtol=0, atol=0)
 
 
 def test_key_and_value_default_to_what_came_before() -> None:

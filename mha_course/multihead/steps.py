@@ -1,4 +1,4 @@
-"""How q, k, v become heads: what the explicit path and the fused one need besides `attention`."""
+"""The steps of multi-head attention besides `attention` itself: split, share, attend by SDPA, merge."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,34 @@ from mha_course.masks import causal
 
 # (q, k, v, *, mask, score_bias, scale, is_causal, dropout_p) -> out
 Attend = Callable[..., Tensor]
+
+
+def split_heads(x: Float[Tensor, "B T HD"], head_dim: int) -> Float[Tensor, "B H T D"]:
+    """Give each head its features: those from h D to (h + 1) D go to head h.
+
+    heads[b, h, t, d] = x[b, t, h D + d]
+    """
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)  # (B, T, H, D), then (B, H, T, D)
+
+
+def merge_heads(heads: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T HD"]:
+    """Put the heads side by side, the inverse of `split_heads`.
+
+    x[b, t, h D + d] = heads[b, h, t, d]
+    """
+    return heads.transpose(1, 2).flatten(2)  # (B, T, H, D), then (B, T, H D)
+
+
+def one_per_query_head(x: Float[Tensor, "B Hkv S D"], q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H S D"]:
+    """Repeat each key or value head for the query heads of its group, which are neighbours."""
+    groups = q.shape[1] // x.shape[1]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
+
+
+def and_causal(mask: Bool[Tensor, "..."] | None, q: Float[Tensor, "B H T D"]) -> Bool[Tensor, "..."]:
+    """Hide what comes after each query as well."""
+    past = causal(q.shape[2], device=q.device)
+    return past if mask is None else mask & past
 
 
 def sdpa(
@@ -37,15 +65,3 @@ def sdpa(
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=added, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
-
-
-def and_causal(mask: Bool[Tensor, "..."] | None, q: Float[Tensor, "B H T D"]) -> Bool[Tensor, "..."]:
-    """Hide what comes after each query as well."""
-    past = causal(q.shape[2], device=q.device)
-    return past if mask is None else mask & past
-
-
-def one_per_query_head(x: Float[Tensor, "B Hkv S D"], q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H S D"]:
-    """Repeat each key or value head for the query heads of its group."""
-    groups = q.shape[1] // x.shape[1]
-    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
