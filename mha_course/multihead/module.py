@@ -24,7 +24,7 @@ class MultiHeadTrace(NamedTuple):
         k: (B, Hkv, S, D), likewise. Query head h reads head h // (H / Hkv) of k and v.
         v: (B, Hkv, S, D), projected and split.
         scores, weights: (B, H, T, S), as in `AttentionTrace`.
-        heads: (B, H, T, D), `weights @ v`, before the heads are merged.
+        heads: (B, H, T, D), weights times the head of v that each reads, before they are merged.
         out: (B, T, E), what `forward` returns.
     """
 
@@ -71,9 +71,9 @@ class MultiHeadAttention(nn.Module):
         device, dtype: of the parameters.
 
     Raises:
-        TypeError: a size is not an integer; dropout is not a number; backend or rotary cannot be called.
+        TypeError: a size is not an integer; dropout is not a number; rotary cannot be called.
         ValueError: a size is below 1; H does not divide E and head_dim is None; Hkv does not divide H;
-            dropout lies outside [0, 1]; backend is an unknown name.
+            dropout lies outside [0, 1]; backend is neither a known name nor callable.
 
     Source: Vaswani et al. 2017, section 3.2.2: E is d_model, D is d_k = d_v, H is h, the projections
         W^Q, W^K, W^V, W^O. Grouped heads: Ainslie et al. 2023, section 2.2. Xavier: Glorot and

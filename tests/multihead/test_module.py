@@ -310,3 +310,15 @@ def test_the_fused_kernel_takes_every_mask(kind: str, kv_heads: int) -> None:
         assert_close(module(query, key, mask=mask, score_bias=torch.zeros(6, 1, 1)), want)
         module(query, is_causal=True)
         module(query, mask=bools(T, T), is_causal=True)
+
+
+def test_which_path_a_backend_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", lambda q, *_, **__: calls.append("sdpa") or q)
+    x = numbers(B, T, E)
+    ours(backend="explicit")(x)
+    ours(backend=plain)(x)
+    ours().trace(x)
+    assert calls == []
+    ours()(x)
+    assert calls == ["sdpa"]
