@@ -322,3 +322,15 @@ def test_which_path_a_backend_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == []
     ours()(x)
     assert calls == ["sdpa"]
+
+
+@pytest.mark.parametrize("extra", [{}, {"mask": bools(T, T)}, {"score_bias": numbers(H, T, T)}], ids=list)
+def test_sdpa_gets_a_mask_or_is_causal_never_both(monkeypatch: pytest.MonkeyPatch, extra: dict) -> None:
+    """With both, the fused kernel of the CPU does as one hopes; the others raise."""
+    got = {}
+    monkeypatch.setattr(
+        nn.functional, "scaled_dot_product_attention", lambda q, *_, **options: got.update(options) or q
+    )
+    ours()(numbers(B, T, E), is_causal=True, **extra)
+    assert got["is_causal"] == (not extra)
+    assert (got["attn_mask"] is None) == (not extra)
