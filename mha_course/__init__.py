@@ -5,6 +5,7 @@ E model width. A mask is a bool tensor in which True means "may attend".
 """
 
 from mha_course.dot_product import AttentionTrace, attention
+from mha_course.multihead import MultiHeadAttention, MultiHeadTrace
 
-__all__ = ["AttentionTrace", "attention"]
+__all__ = ["AttentionTrace", "MultiHeadAttention", "MultiHeadTrace", "attention"]
 __version__ = "0.1.0"

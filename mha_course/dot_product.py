@@ -71,13 +71,13 @@ def attention(
     """
     _check_inputs(q, k, v)
     shape = (*q.shape[:-1], k.shape[-2])
-    _check_addend("mask", mask, shape, q)
-    _check_addend("score_bias", score_bias, shape, q)
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else _number("scale", scale)
+    check_addend("mask", mask, shape, q)
+    check_addend("score_bias", score_bias, shape, q)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else check_number("scale", scale)
     if not abs(scale) <= sys.float_info.max:
         raise ValueError(f"scale must be finite, got {scale}")
     scale = float(scale)
-    if not 0 <= _number("dropout_p", dropout_p) <= 1:
+    if not 0 <= check_number("dropout_p", dropout_p) <= 1:
         raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
 
     # Scaling q before the product keeps float16 scores in range.
@@ -127,7 +127,8 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
-def _check_addend(name: str, x: Tensor | None, shape: tuple[int, ...], q: Tensor) -> None:
+def check_addend(name: str, x: Tensor | None, shape: tuple[int, ...], q: Tensor) -> None:
+    """Raise unless x, named mask or score_bias, may be one of scores of that shape, (..., T, S)."""
     if x is None:
         return
     kind = "bool (True = may attend)" if name == "mask" else "floating point"
@@ -144,7 +145,8 @@ def _check_addend(name: str, x: Tensor | None, shape: tuple[int, ...], q: Tensor
         raise ValueError(f"{name} must broadcast to (..., T, S) = {shape}, got {_sizes(x)}")
 
 
-def _number(name: str, x: float) -> float:
+def check_number(name: str, x: float) -> float:
+    """Return x; raise unless it is a number."""
     if isinstance(x, bool) or not isinstance(x, int | float):
         raise TypeError(f"{name} must be a number, got {type(x).__name__}")
     return x

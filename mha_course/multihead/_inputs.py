@@ -1,0 +1,58 @@
+"""What `MultiHeadAttention` asks of its arguments."""
+
+import torch
+from torch import Tensor, nn
+
+from mha_course.masks._inputs import check_integer
+
+
+def size(name: str, n: int | None, default: int) -> int:
+    """Return n, or the default if it is None; raise unless it is an integer of at least 1."""
+    n = default if n is None else n
+    check_integer(name, n, least=1)
+    return n
+
+
+def check_backend(backend: object) -> None:
+    """Raise unless backend has a known name or can be called."""
+    if not callable(backend) and backend not in ("sdpa", "explicit"):
+        raise ValueError(f'backend must be "sdpa", "explicit" or callable, got {backend!r}')
+
+
+def check_input(name: str, x: Tensor, length: str, letter: str, width: int, linear: nn.Module) -> None:
+    """Raise unless x is a floating point tensor (B, length, width) that the projection can take."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {x.dtype}")
+    if x.ndim != 3 or x.shape[-1] != width:
+        raise ValueError(f"{name} must be (B, {length}, {letter}) with {letter} = {width}, got {tuple(x.shape)}")
+    # a projection that was replaced, by a quantized one for example, answers for itself
+    if type(linear) is nn.Linear and x.dtype != linear.weight.dtype and not _autocast(x.device.type):
+        raise TypeError(f"{name} must have the parameters' type, {linear.weight.dtype}, got {x.dtype}")
+
+
+def check_lengths(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> None:
+    """Raise unless the sizes of query, key and value fit each other."""
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        sizes = f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]}"
+        raise ValueError(f"query, key and value must have one batch size B, got {sizes}")
+    if key.shape[1] != value.shape[1]:
+        raise ValueError(f"key and value must have one length S, got {key.shape[1]} and {value.shape[1]}")
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, got {type(is_causal).__name__}")
+    T, S = query.shape[1], key.shape[1]
+    if is_causal and T != S:
+        raise ValueError(f"is_causal needs T = S, got T = {T} and S = {S}: pass mask=causal(T, S, alignment=...)")
+
+
+def check_heads(heads: Tensor, q: Tensor) -> None:
+    """Raise unless a backend returned what it must."""
+    if not isinstance(heads, Tensor):
+        raise TypeError(f"backend must return a tensor (B, H, T, D), got {type(heads).__name__}")
+    if heads.shape != q.shape:
+        raise ValueError(f"backend must return (B, H, T, D) = {tuple(q.shape)}, got {tuple(heads.shape)}")
+
+
+def _autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
