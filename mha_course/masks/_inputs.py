@@ -1,18 +1,23 @@
 """What the functions that make masks ask of their arguments."""
 
-from typing import SupportsIndex
+import operator
 
 import torch
 from torch import Tensor
 
 
-def check_integer(name: str, n: int, least: int = 0) -> None:
-    """Raise unless n is an integer of at least `least`."""
-    # A SymInt is a length that torch.export does not know yet.
-    if isinstance(n, bool | Tensor) or not isinstance(n, SupportsIndex | torch.SymInt):
-        raise TypeError(f"{name} must be an integer, got {type(n).__name__}")
+def check_integer(name: str, n: int, least: int = 0) -> int:
+    """Return n as an int; raise unless it is an integer of at least `least`."""
+    try:
+        if isinstance(n, bool | Tensor):
+            raise TypeError
+        # A SymInt is a length that torch.export does not know yet; an integer of NumPy's would overflow later.
+        n = n if isinstance(n, int | torch.SymInt) else operator.index(n)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {type(n).__name__}") from None
     if n < least:
         raise ValueError(f"{name} must be at least {least}, got {n}")
+    return n
 
 
 def integers(name: str, x: Tensor, *axes: str) -> Tensor:

@@ -25,7 +25,7 @@ def padding(lengths: Integer[Tensor, " B"], S: int) -> Bool[Tensor, "B 1 1 S"]:
         ValueError: lengths is not one-dimensional; S is negative; a length lies outside [0, S].
     """
     lengths = integers("lengths", lengths, "B")
-    check_integer("S", S)
+    S = check_integer("S", S)
     if can_be_read(lengths):  # the text alone would make the compiled graph one for this S
         refuse((lengths < 0) | (lengths > S), lengths, f"lengths must lie in [0, S] = [0, {S}]")
     key = torch.arange(S, device=lengths.device)
@@ -77,7 +77,7 @@ def block_diagonal(lengths: Integer[Tensor, " N"], S: int | None = None) -> Bool
     refuse(lengths < 0, lengths, "lengths must be at least 0")
     if S is None:
         S = int(lengths.sum())
-    check_integer("S", S)
+    S = check_integer("S", S)
     if can_be_read(lengths) and lengths.sum() > S:
         raise ValueError(f"S must be at least the sum of the lengths, {lengths.sum().item()}, got {S}")
     ends = lengths.cumsum(0)  # (N,)

@@ -60,7 +60,7 @@ def sliding_window(
     Source: Beltagy et al. 2020 (Longformer), section 3.1, there with w / 2 keys on each side: that
     is `band(T, w // 2, w // 2)`; w is their window, ours counts the token and its past alone.
     """
-    check_integer("window", window, least=1)
+    window = check_integer("window", window, least=1)
     query, key = _positions("sliding_window", T, S, alignment, device)
     return (key <= query) & (query - key < window)
 
@@ -91,9 +91,7 @@ def band(
         TypeError: T, S, left or right is not an integer.
         ValueError: one of them is negative; T != S without alignment; unknown alignment.
     """
-    for name, limit in (("left", left), ("right", right)):
-        if limit is not None:
-            check_integer(name, limit)
+    left, right = (x if x is None else check_integer(name, x) for name, x in (("left", left), ("right", right)))
     query, key = _positions("band", T, S, alignment, device)
     ahead = key - query  # (T, S)
     mask = torch.ones_like(ahead, dtype=torch.bool)
@@ -142,7 +140,7 @@ def prefix(
             refuse((lengths < 0) | (lengths > S), lengths, f"lengths must lie in [0, S] = [0, {S}]")
         lengths = lengths[:, None, None, None]  # (B, 1, 1, 1)
     else:
-        check_integer("lengths", lengths)
+        lengths = check_integer("lengths", lengths)
         if lengths > S:
             raise ValueError(f"lengths must lie in [0, S] = [0, {S}], got {lengths}")
     return (key < lengths) | (key <= query)
@@ -153,8 +151,7 @@ def _positions(
 ) -> tuple[Integer[Tensor, "T 1"], Integer[Tensor, " S"]]:
     """The key that each query stands on, and the keys."""
     S = T if S is None else S
-    check_integer("T", T)
-    check_integer("S", S)
+    T, S = check_integer("T", T), check_integer("S", S)
     if alignment is None and T != S:
         raise ValueError(
             f"{name} with T != S is ambiguous: give alignment='upper_left' or 'lower_right', got T={T}, S={S}"

@@ -8,9 +8,7 @@ from mha_course.masks._inputs import check_integer
 
 def size(name: str, n: int | None, default: int) -> int:
     """Return n, or the default if it is None; raise unless it is an integer of at least 1."""
-    n = default if n is None else n
-    check_integer(name, n, least=1)
-    return n
+    return check_integer(name, default if n is None else n, least=1)
 
 
 def check_backend(backend: object) -> None:

@@ -97,8 +97,8 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_integer("embed_dim", embed_dim, least=1)
-        check_integer("num_heads", num_heads, least=1)
+        embed_dim = check_integer("embed_dim", embed_dim, least=1)
+        num_heads = check_integer("num_heads", num_heads, least=1)
         self.num_kv_heads = size("num_kv_heads", num_kv_heads, num_heads)
         self.kdim, self.vdim = size("kdim", kdim, embed_dim), size("vdim", vdim, embed_dim)
         if num_heads % self.num_kv_heads:

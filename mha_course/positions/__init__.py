@@ -5,7 +5,7 @@ attention: `alibi` and `T5Bias` give a `score_bias`, `Rotary` turns queries and 
 
 Position p of the first token is `offset`, 0 unless earlier tokens are in a cache. All positions are computed in
 float32 (sinusoids and rotations in float64 where the result is) and only then converted: bfloat16 cannot even count to
-300. In float32 an angle is off by 5e-5 at position 1,000, by .01 at 100,000.
+300. In float32 a turned entry is off by 5e-5 at position 1,000, by .01 at 100,000.
 """
 
 from mha_course.positions.absolute import Learned, Sinusoidal, sinusoidal

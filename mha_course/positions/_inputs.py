@@ -1,28 +1,34 @@
 """What positions ask of their arguments."""
 
+import operator
 import sys
-from typing import SupportsIndex
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
-def check_integer(name: str, n: int, least: int = 0) -> None:
-    """Raise unless n is an integer of at least `least`."""
-    # A SymInt is a length that torch.export does not know yet.
-    if isinstance(n, bool | Tensor) or not isinstance(n, SupportsIndex | torch.SymInt):
-        raise TypeError(f"{name} must be an integer, got {type(n).__name__}")
+def check_integer(name: str, n: int, least: int = 0) -> int:
+    """Return n as an int; raise unless it is an integer of at least `least`."""
+    try:
+        if isinstance(n, bool | Tensor):
+            raise TypeError
+        # A SymInt is a length that torch.export does not know yet; an integer of NumPy's would overflow later.
+        n = n if isinstance(n, int | torch.SymInt) else operator.index(n)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {type(n).__name__}") from None
     if n < least:
         raise ValueError(f"{name} must be at least {least}, got {n}")
+    return n
 
 
-def check_number(name: str, x: float, least: float, *, above: bool = False) -> None:
-    """Raise unless x is a finite number of at least `least`, or above it."""
+def check_number(name: str, x: float, least: float, *, above: bool = False) -> float:
+    """Return x as a float; raise unless it is a finite number of at least `least`, or above it."""
     if isinstance(x, bool) or not isinstance(x, int | float):
         raise TypeError(f"{name} must be a number, got {type(x).__name__}")
     if not (least < x if above else least <= x) or not x <= sys.float_info.max:
         raise ValueError(f"{name} must be finite and {'above' if above else 'at least'} {least:g}, got {x}")
+    return float(x)
 
 
 def check_dtype(dtype: torch.dtype) -> None:

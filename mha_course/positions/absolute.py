@@ -26,7 +26,7 @@ def sinusoidal(
     Args:
         length: number of positions T, at least 0.
         embed_dim: width E, at least 1.
-        base: sets the slowest clock, above 0; the angle of pair i is divided by base^(2i/E).
+        base: sets the slowest clock, at least 1; the angle of pair i is divided by base^(2i/E).
         offset: position of the first row, at least 0.
         device: where the table is made.
         dtype: its type, PyTorch's default if None; computed in float32 at least.
@@ -37,14 +37,12 @@ def sinusoidal(
     Raises:
         TypeError: length, embed_dim or offset is not an integer; base is not a number; dtype is not a floating
             point type.
-        ValueError: length or offset is negative; embed_dim is below 1; base is not finite and above 0.
+        ValueError: length or offset is negative; embed_dim is below 1; base is not finite and at least 1.
 
     Source: Vaswani et al. 2017, section 3.5: pos is p, d_model is E, 10000 is base.
     """
-    check_integer("length", length)
-    check_integer("embed_dim", embed_dim, least=1)
-    check_number("base", base, 0, above=True)
-    check_integer("offset", offset)
+    length, embed_dim = check_integer("length", length), check_integer("embed_dim", embed_dim, least=1)
+    base, offset = check_number("base", base, 1), check_integer("offset", offset)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     check_dtype(dtype)
     position = positions(length, offset, device, dtype)
@@ -63,7 +61,7 @@ class Sinusoidal(nn.Module):
 
     Raises:
         TypeError: embed_dim is not an integer; base is not a number.
-        ValueError: embed_dim is below 1; base is not finite and above 0.
+        ValueError: embed_dim is below 1; base is not finite and at least 1.
 
     Source: Vaswani et al. 2017, section 3.5.
     """
@@ -108,7 +106,7 @@ class Learned(nn.Module):
         device, dtype: of the parameter.
 
     Raises:
-        TypeError: max_length or embed_dim is not an integer.
+        TypeError: max_length or embed_dim is not an integer; dtype is not a floating point type.
         ValueError: one of them is below 1.
 
     Source: Gehring et al. 2017 (convolutional sequence to sequence), section 3.1; Devlin et al. 2019 (BERT).
@@ -123,9 +121,10 @@ class Learned(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_integer("max_length", max_length, least=1)
-        check_integer("embed_dim", embed_dim, least=1)
-        self.weight = nn.Parameter(torch.empty(max_length, embed_dim, device=device, dtype=dtype))
+        size = check_integer("max_length", max_length, least=1), check_integer("embed_dim", embed_dim, least=1)
+        if dtype is not None:
+            check_dtype(dtype)
+        self.weight = nn.Parameter(torch.empty(size, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -148,7 +147,7 @@ class Learned(nn.Module):
         """
         max_length, embed_dim = self.weight.shape
         check_vectors(x, "E", embed_dim)
-        check_integer("offset", offset)
+        offset = check_integer("offset", offset)
         end = offset + x.shape[-2]
         if end > max_length:
             raise ValueError(f"the table ends at position {max_length - 1} (max_length {max_length}), got {end - 1}")

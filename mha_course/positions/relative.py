@@ -37,13 +37,13 @@ def alibi_slopes(
 
     Source: Press et al. 2022, section 3 (the geometric sequence) and its code, `get_slopes`.
     """
-    check_integer("num_heads", num_heads, least=1)
+    num_heads = check_integer("num_heads", num_heads, least=1)
     if rule not in ("code", "paper"):
         raise ValueError(f"rule must be 'code' or 'paper', got {rule!r}")
     head = torch.arange(1, num_heads + 1, device=device, dtype=torch.float32)
     if rule == "paper":
         return torch.exp2(-8 * head / num_heads)
-    power = 2 ** (int(num_heads).bit_length() - 1)  # the largest power of two that is at most H
+    power = 2 ** (num_heads.bit_length() - 1)  # the largest power of two that is at most H
     between = torch.exp2(-4 * (2 * head[: num_heads - power] - 1) / power)
     return torch.cat([torch.exp2(-8 * head[:power] / power), between])
 
@@ -120,7 +120,7 @@ def t5_buckets(
         raise TypeError(f"distance must be an integer tensor, got {type(distance).__name__}")
     if distance.dtype == torch.bool or distance.is_floating_point() or distance.is_complex():
         raise TypeError(f"distance must be an integer tensor, got {distance.dtype}")
-    exact = _check_buckets(bidirectional, num_buckets, max_distance)
+    num_buckets, max_distance, exact = _check_buckets(bidirectional, num_buckets, max_distance)
     distance = distance.long().clamp(-max_distance, max_distance)  # beyond, nothing changes
     if bidirectional:
         buckets, ahead = num_buckets // 2, (distance > 0) * (num_buckets // 2)
@@ -145,7 +145,7 @@ class T5Bias(nn.Module):
         device, dtype: of the parameter.
 
     Raises:
-        TypeError: num_heads, num_buckets or max_distance is not an integer.
+        TypeError: num_heads, num_buckets or max_distance is not an integer; dtype is not a floating point type.
         ValueError: num_heads below 1; what `t5_buckets` raises.
 
     Source: Raffel et al. 2020 (T5), section 2.1.
@@ -162,9 +162,11 @@ class T5Bias(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_integer("num_heads", num_heads, least=1)
-        _check_buckets(bidirectional, num_buckets, max_distance)
-        self.bidirectional, self.max_distance = bidirectional, max_distance
+        num_heads = check_integer("num_heads", num_heads, least=1)
+        if dtype is not None:
+            check_dtype(dtype)
+        num_buckets, self.max_distance, _ = _check_buckets(bidirectional, num_buckets, max_distance)
+        self.bidirectional = bidirectional
         self.weight = nn.Parameter(torch.empty(num_buckets, num_heads, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -202,20 +204,18 @@ class T5Bias(nn.Module):
         return f"{heads}, {options}"
 
 
-def _check_buckets(bidirectional: bool, num_buckets: int, max_distance: int) -> int:
-    """Raise unless these make buckets; return how many distances of a direction have one alone."""
-    check_integer("num_buckets", num_buckets, least=4 if bidirectional else 2)
+def _check_buckets(bidirectional: bool, num_buckets: int, max_distance: int) -> tuple[int, int, int]:
+    """Raise unless these make buckets; return both, and how many distances of a direction have one alone."""
+    num_buckets = check_integer("num_buckets", num_buckets, least=4 if bidirectional else 2)
     if bidirectional and num_buckets % 2:
         raise ValueError(f"num_buckets must be even if bidirectional, got {num_buckets}")
     exact = num_buckets // (4 if bidirectional else 2)
-    check_integer("max_distance", max_distance, least=exact + 1)
-    return exact
+    return num_buckets, check_integer("max_distance", max_distance, least=exact + 1), exact
 
 
 def _distance(T: int, S: int | None, offset: int, device: Device | None) -> Integer[Tensor, "T S"]:
     """Position of each key minus that of each query."""
-    S = T if S is None else S
-    for name, n in (("T", T), ("S", S), ("offset", offset)):
-        check_integer(name, n)
+    T, S = check_integer("T", T), check_integer("S", T if S is None else S)
+    offset = check_integer("offset", offset)
     query = torch.arange(T, device=device) + offset
     return torch.arange(S, device=device) - query.unsqueeze(-1)  # (T, S)

@@ -36,7 +36,7 @@ def rotary_frequencies(
 
     Args:
         rotary_dim: number of entries R that are turned, even, at least 2 (4 for "ntk").
-        base: above 0.
+        base: at least 1, above it for "yarn".
         scaling: None, "interpolation", "ntk" or "yarn".
         factor: how many times longer than in training, at least 1; only with a scaling.
         trained_length: tokens that the model was trained on; only for "yarn".
@@ -48,8 +48,8 @@ def rotary_frequencies(
 
     Raises:
         TypeError: rotary_dim or trained_length is not an integer; base or factor is not a number; another dtype.
-        ValueError: rotary_dim is odd or too small; base is not finite and above 0; unknown scaling; factor below 1 or
-            not finite; factor without scaling; trained_length missing for "yarn", given for another, or below 1;
+        ValueError: rotary_dim is odd or too small; base is not finite and at least 1; unknown scaling; factor below 1
+            or not finite; factor without scaling; trained_length missing for "yarn", given for another, or below 1;
             base that is not above 1 with "yarn".
 
     Source: Su et al. 2021, section 3.4.3: theta_i is the frequency, d is R. Chen et al. 2023 ("interpolation"); bloc97
@@ -57,15 +57,15 @@ def rotary_frequencies(
     frequency rise in the pair's index between rounded bounds, its section 3.2 in the number of turns; this is the
     code, since the models in use were trained with it.
     """
-    check_integer("rotary_dim", rotary_dim, least=4 if scaling == "ntk" else 2)
+    rotary_dim = check_integer("rotary_dim", rotary_dim, least=4 if scaling == "ntk" else 2)
     if rotary_dim % 2:
         raise ValueError(f"rotary_dim must be even, each pair is turned as one, got {rotary_dim}")
-    check_number("base", base, 1 if scaling == "yarn" else 0, above=True)
+    base = check_number("base", base, 1, above=scaling == "yarn")
     if scaling not in (None, "interpolation", "ntk", "yarn"):
         raise ValueError(f"scaling must be None, 'interpolation', 'ntk' or 'yarn', got {scaling!r}")
-    check_number("factor", factor, 1)
+    factor = check_number("factor", factor, 1)
     if scaling is None and factor != 1:
-        raise ValueError(f"factor needs a scaling: 'interpolation', 'ntk' or 'yarn', got factor {factor} without")
+        raise ValueError(f"factor needs a scaling: 'interpolation', 'ntk' or 'yarn', got factor {factor:g} without")
     if (trained_length is not None) != (scaling == "yarn"):
         raise ValueError(f"trained_length is for scaling 'yarn' alone, got {trained_length} with {scaling!r}")
     if dtype not in (torch.float32, torch.float64):
@@ -77,7 +77,7 @@ def rotary_frequencies(
     if scaling == "interpolation":
         return frequencies / factor
     if trained_length is not None:
-        check_integer("trained_length", trained_length, least=1)
+        trained_length = check_integer("trained_length", trained_length, least=1)
         kept = _kept(pair, rotary_dim, base, trained_length)
         return frequencies * kept + frequencies / factor * (1 - kept)
     return frequencies
@@ -135,8 +135,7 @@ class Rotary(nn.Module):
         trained_length: int | None = None,
     ) -> None:
         super().__init__()
-        check_integer("head_dim", head_dim, least=1)
-        self.head_dim, self.interleaved = head_dim, interleaved
+        self.head_dim, self.interleaved = check_integer("head_dim", head_dim, least=1), interleaved
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         self.base, self.scaling, self.factor, self.trained_length = base, scaling, factor, trained_length
         self._frequencies(None, torch.float32)  # raises
@@ -158,7 +157,7 @@ class Rotary(nn.Module):
             ValueError: x has another width than D; offset is negative.
         """
         check_vectors(x, "D", self.head_dim)
-        check_integer("offset", offset)
+        offset = check_integer("offset", offset)
         position = positions(x.shape[-2], offset, x.device, x.dtype)
         angle = position.unsqueeze(-1) * self._frequencies(x.device, position.dtype)  # (T, R / 2)
         magnitude = 0.1 * math.log(self.factor) + 1 if self.scaling == "yarn" else 1.0

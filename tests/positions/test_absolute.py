@@ -42,7 +42,7 @@ def test_an_odd_width_ends_with_a_sine_without_its_cosine():
 @given(
     length=st.integers(0, 7),
     embed_dim=st.integers(1, 13),
-    base=st.floats(0.5, 1e6) | st.integers(1, 1000),
+    base=st.floats(1, 1e6) | st.integers(1, 1000),
     offset=st.integers(0, 10**6),
 )
 def test_sinusoids_equal_the_loop(length, embed_dim, base, offset):
@@ -187,7 +187,7 @@ def test_one_token_at_a_time_equals_all_at_once(module):
 
 def test_what_print_shows():
     assert repr(Sinusoidal(6)) == "Sinusoidal(6, base=10000)"
-    assert repr(Sinusoidal(6, base=0.5)) == "Sinusoidal(6, base=0.5)"
+    assert repr(Sinusoidal(6, base=1.5)) == "Sinusoidal(6, base=1.5)"
     assert repr(Learned(3, 5)) == "Learned(3, 5)"
 
 
@@ -208,10 +208,11 @@ BAD = [
     (lambda: sinusoidal(2, 0), ValueError, "embed_dim must be at least 1, got 0"),
     (lambda: sinusoidal(2, 4, base="10"), TypeError, "base must be a number, got str"),
     (lambda: sinusoidal(2, 4, base=True), TypeError, "base must be a number, got bool"),
-    (lambda: sinusoidal(2, 4, base=0), ValueError, "base must be finite and above 0, got 0"),
-    (lambda: sinusoidal(2, 4, base=-2.5), ValueError, "base must be finite and above 0, got -2.5"),
-    (lambda: sinusoidal(2, 4, base=math.inf), ValueError, "base must be finite and above 0, got inf"),
-    (lambda: sinusoidal(2, 4, base=math.nan), ValueError, "base must be finite and above 0, got nan"),
+    (lambda: sinusoidal(2, 4, base=0), ValueError, "base must be finite and at least 1, got 0"),
+    (lambda: sinusoidal(2, 4, base=1e-300), ValueError, "base must be finite and at least 1, got 1e-300"),
+    (lambda: sinusoidal(2, 4, base=-2.5), ValueError, "base must be finite and at least 1, got -2.5"),
+    (lambda: sinusoidal(2, 4, base=math.inf), ValueError, "base must be finite and at least 1, got inf"),
+    (lambda: sinusoidal(2, 4, base=math.nan), ValueError, "base must be finite and at least 1, got nan"),
     (lambda: sinusoidal(2, 4, offset=1.5), TypeError, "offset must be an integer, got float"),
     (lambda: sinusoidal(2, 4, offset=-1), ValueError, "offset must be at least 0, got -1"),
     (lambda: sinusoidal(2, 4, dtype=torch.int64), TypeError, "dtype must be a floating point type, got torch.int64"),
@@ -219,8 +220,10 @@ BAD = [
     (lambda: sinusoidal(2, 4, dtype="float32"), TypeError, "dtype must be a floating point type, got float32"),
     (lambda: Sinusoidal(4.0), TypeError, "embed_dim must be an integer, got float"),
     (lambda: Sinusoidal(0), ValueError, "embed_dim must be at least 1, got 0"),
+    (lambda: sinusoidal(np.array([3]), 4), TypeError, "length must be an integer, got ndarray"),
+    (lambda: Learned(2, 4, dtype=torch.int64), TypeError, "dtype must be a floating point type, got torch.int64"),
     (lambda: Sinusoidal(4, base=None), TypeError, "base must be a number, got NoneType"),
-    (lambda: Sinusoidal(4, base=-1), ValueError, "base must be finite and above 0, got -1"),
+    (lambda: Sinusoidal(4, base=-1), ValueError, "base must be finite and at least 1, got -1"),
     (lambda: Learned(2.0, 4), TypeError, "max_length must be an integer, got float"),
     (lambda: Learned(0, 4), ValueError, "max_length must be at least 1, got 0"),
     (lambda: Learned(2, "4"), TypeError, "embed_dim must be an integer, got str"),
