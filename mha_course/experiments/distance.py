@@ -32,6 +32,7 @@ __all__ = [
     "rotary_scores",
     "stretched",
     "three_schemes",
+    "train",
     "train_all",
     "weight_by_distance",
 ]
@@ -45,15 +46,15 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
 
 
 def three_schemes(length: int) -> Float[np.ndarray, "3 T T"]:
-    """Return what three schemes say of every pair of places, scaled to about [-1, 1].
+    """Return what three schemes say of every pair of places, scaled to [-1, 1] for 24 tokens.
 
-    The bias of ALiBi's second head of 8, over 4; T5's buckets in both directions, over 32; the rotary score of equal
+    The bias of ALiBi's third head of 8, over 3; T5's buckets in both directions, over 32; the rotary score of equal
     vectors of width 32 over that at distance 0.
     """
     place = torch.arange(length)
     ones = Rotary(32)(torch.ones(length, 32))
     buckets = t5_buckets(place - place[:, None]) / 32
-    return torch.stack([alibi(length, num_heads=8)[1] / 4, buckets, ones @ ones.T / 32]).numpy()
+    return torch.stack([alibi(length, num_heads=8)[2] / 3, buckets, ones @ ones.T / 32]).numpy()
 
 
 def rotary_scores(

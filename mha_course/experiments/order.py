@@ -89,7 +89,7 @@ def without_positions(*, seeds: int = 3) -> Float[np.ndarray, "readers seeds"]:
 
 def _draw(batch: int, generator: torch.Generator) -> tuple[Integer[Tensor, "B T"], Integer[Tensor, " B"]]:
     """Different tokens in random order, and the first of each row."""
-    tokens = torch.rand(batch, VOCABULARY, generator=generator).argsort(-1)[:, :TOKENS]  # (B, T)
+    tokens = torch.rand(batch, VOCABULARY, generator=generator, dtype=torch.float32).argsort(-1)[:, :TOKENS]  # (B, T)
     return tokens, tokens[:, 0]
 
 
@@ -107,12 +107,14 @@ def explained_by_distance(scores: Float[Tensor, "T T"]) -> float:
         1 if a score depends on its distance alone, about (2T - 1) / T^2 if all scores are independent.
 
     Raises:
-        ValueError: scores is not square, or all are equal.
+        ValueError: scores is not square; one is not finite; all are equal.
     """
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1]:
         raise ValueError(f"scores must have shape (T, T), got {tuple(scores.shape)}")
     numbers = scores.detach().double().numpy()
-    if np.unique(numbers).size < 2:
+    if not np.isfinite(numbers).all():
+        raise ValueError("scores must be finite, got NaN or infinity, perhaps of a mask")
+    if not numbers.size or np.ptp(numbers) <= 1e-12 * abs(numbers).max():
         raise ValueError("scores must not all be equal")
     T, around = len(numbers), numbers - numbers.mean()
     diagonals = [np.diagonal(numbers, offset) for offset in range(1 - T, T)]

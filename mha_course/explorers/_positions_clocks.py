@@ -82,13 +82,14 @@ def draw(figure: Figure, state: State) -> None:
 
 def readout(state: State) -> Readout:
     """The numbers behind the picture, and what training says of this position."""
-    beyond = np.rad2deg(np.where(state.unseen, state.hands - state.arcs, 0))
+    beyond = np.rad2deg(np.where(state.unseen, np.maximum(state.hands - state.arcs, 0), -1))
     worst = int(beyond.argmax())
+    farthest = "at its end" if beyond[worst] < 0.5 else f"{beyond[worst]:.0f}°"
     rows = [
         ("", "measured"),
         ("pairs that made a turn within L", f"{(state.arcs >= TURN).sum()} of {PAIRS}"),
         ("hands where they never were", f"{state.unseen.sum()} of {PAIRS}"),
-        ("farthest past the trained arc", f"{beyond[worst]:.0f}° (pair {worst})" if state.unseen.any() else "none"),
+        ("farthest past the trained arc", f"{farthest} (pair {worst})" if state.unseen.any() else "none"),
         ("step of the fastest hand", f"{np.rad2deg(TURN / state.periods[0]):.0f}° a position"),
         ("fastest and slowest period", f"{state.periods[0]:.1f}, {state.periods[-1]:,.0f}"),
     ]

@@ -28,10 +28,11 @@ READ = (0, 1, 10, 50)  # distances in the table
 LOW, HIGH = -12, 28  # of the curves; ALiBi's steep heads leave below
 SAME, APART = "q = k", "independent"
 T5_SPREAD = 2  # of the random biases that stand for learned ones
+INTERLEAVED = "rotary, interleaved"
 STILL = 1e-9  # a curve that moves by less has moved by rounding alone
 
 CONTROLS = (
-    Choice("scheme", "scheme", ("none", "sinusoidal", "rotary", "interleaved", "ALiBi", "T5"), "rotary"),
+    Choice("scheme", "scheme", ("none", "sinusoidal", "rotary", INTERLEAVED, "ALiBi", "T5"), "rotary"),
     Choice("vectors", "query and key", (SAME, APART), SAME),
     Slider("position", "query's position", FIRST, POSITIONS - 1, 1, 100, digits=0),
     Slider("head", "head", 1, HEADS, 1, 4, digits=0),
@@ -109,6 +110,8 @@ def readout(state: State) -> Readout:
     start = f"The query at {state.position} instead of {FIRST}: "
     if state.position == FIRST:
         said = f"The query at {FIRST}, where the curves start to be compared."
+    elif moved < STILL and np.ptp(state.curve) < STILL:
+        said = f"{start}the curve has not moved, and it is level: neither place nor distance counts."
     elif moved < STILL:
         said = f"{start}the curve has not moved, only the distance counts."
     else:
@@ -140,8 +143,8 @@ def _placed(
     content = (x @ W).unsqueeze(1).expand(-1, length, -1)  # (pairs, T, D)
     if scheme == "sinusoidal":  # (x + PE) W = x W + PE W
         return content + sinusoidal(length, WIDTH, base=base, offset=offset, dtype=x.dtype) @ W
-    if scheme in ("rotary", "interleaved"):
-        return Rotary(WIDTH, base=base, interleaved=scheme == "interleaved")(content, offset=offset)
+    if scheme in ("rotary", INTERLEAVED):
+        return Rotary(WIDTH, base=base, interleaved=scheme == INTERLEAVED)(content, offset=offset)
     return content
 
 

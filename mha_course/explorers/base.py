@@ -70,7 +70,8 @@ class Slider:
 
     def nearest(self, value: float) -> float:
         """The nearest value that the slider can take: a browser can send 119.99999999999999 for 120."""
-        return round(float(self.low + round((value - self.low) / self.step) * self.step), 10)
+        steps = round((min(max(value, self.low), self.high) - self.low) / self.step)
+        return round(float(self.low + steps * self.step), 10)
 
     def widget(self) -> widgets.Widget:
         """The ipywidgets slider."""

@@ -148,6 +148,7 @@ def curves(
             yerr=np.maximum((mean - low, high - mean), 0) if len(y) > 1 else None,
             marker=MARKERS[i % len(MARKERS)],
             markersize=6,
+            markevery=1 if len(at) <= 40 else len(at) // 12,  # many markers would hide the line
             color=COLOURS[i % len(COLOURS)],
             capsize=3,
             label=label,

@@ -15,7 +15,7 @@ def test_three_schemes_by_loops() -> None:
     for t in range(T):
         for s in range(T):
             away = abs(t - s)
-            assert ALiBi[t, s] == pytest.approx(-away / 4 / 4)  # slope 1/4, over 4
+            assert ALiBi[t, s] == pytest.approx(-away / 8 / 3)  # slope 1/8, over 3
             assert buckets[t, s] == (away + (16 if s > t else 0)) / 32
             waves = [math.cos(away / 10_000 ** (i / 16)) for i in range(16)]
             assert rotary[t, s] == pytest.approx(sum(waves) / 16, abs=1e-6)

@@ -204,6 +204,7 @@ def test_within_and_beyond_by_hand():
     curve = np.concatenate([[np.nan, np.nan], np.full(15, 0.2), np.full(15, 0.4), np.full(5, 0.5), np.full(5, 0.7)])
     assert_allclose(lesson.within_and_beyond(curve), [0.3, 0.6])
     assert_allclose(lesson.within_and_beyond(np.stack([curve, curve + 1])), [[0.3, 0.6], [1.3, 1.6]])
+    assert_allclose(lesson.within_and_beyond(np.append(np.full(32, np.nan), 1)), [np.nan, 1])
 
 
 def test_weight_by_distance_by_hand():

@@ -146,6 +146,8 @@ def test_bad_arguments_of_name_first(arguments: dict[str, object], error: type[E
         (torch.zeros(3), r"scores must have shape \(T, T\), got \(3,\)"),
         (torch.ones(3, 3), "scores must not all be equal"),
         (torch.ones(0, 0), "scores must not all be equal"),
+        (torch.full((3, 3), 0.1) + 1e-9 * torch.eye(3), "scores must not all be equal"),
+        (torch.zeros(3, 3).masked_fill(torch.eye(3) == 1, -torch.inf), "scores must be finite, got NaN or infinity"),
     ],
 )
 def test_bad_scores(scores: torch.Tensor, message: str) -> None:

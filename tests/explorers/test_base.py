@@ -71,6 +71,8 @@ def test_a_slider_snaps_to_its_values() -> None:
         return x
 
     explorer = tiny(compute=keep, controls=(Slider("x", "the x", -1, 140, 1, 1), Choice("kind", "", ("a",), "a")))
+    assert explorer.specification[0].nearest(-5) == -1
+    assert explorer.specification[0].nearest(900) == 140
     for sent in (119.99999999999999, 120.00000000000001, -0.9999999999, 140.0):
         explorer.controls["x"].value = sent
     assert seen == [1, 120, 120, -1, 140]

@@ -19,7 +19,7 @@ CONTROLS = {control.name: control for control in distance.CONTROLS}
 START = {control.name: control.start for control in distance.CONTROLS}
 SCHEMES = CONTROLS["scheme"].values()
 RELATIVE = [scheme for scheme in SCHEMES if scheme != "sinusoidal"]
-TURNED = ["rotary", "interleaved"]
+TURNED = ["rotary", distance.INTERLEAVED]
 KINDS = CONTROLS["vectors"].values()
 SIZE = (8, 3.5)
 
@@ -45,7 +45,7 @@ def content(vectors: str, head: int) -> tuple[np.ndarray, ...]:
 def turned(x: np.ndarray, p: int, base: float, scheme: str) -> list[complex]:
     """The pairs of a vector as complex numbers, each turned by its angle at position p."""
     half = len(x) // 2
-    pairs = x.reshape(half, 2) if scheme == "interleaved" else x.reshape(2, half).T
+    pairs = x.reshape(half, 2) if scheme == distance.INTERLEAVED else x.reshape(2, half).T
     return [complex(a, b) * cmath.exp(1j * p * base ** (-i / half)) for i, (a, b) in enumerate(pairs)]
 
 
@@ -115,7 +115,8 @@ def test_the_curve_of_a_relative_scheme_stays_and_its_map_has_stripes(scheme: st
         one = state(scheme=scheme, vectors=vectors, position=p)
         assert np.abs(one.curve - one.first).max() < 1e-9
         said = distance.readout(one).sentence
-        assert said.endswith("the curve has not moved, only the distance counts.") == (p != 64), p
+        counts = "it is level: neither place nor distance counts." if scheme == "none" else "only the distance counts."
+        assert said.endswith(counts) == (p != 64), p
 
 
 @pytest.mark.parametrize("vectors", KINDS)
@@ -173,7 +174,7 @@ def test_without_positions_no_distance_counts() -> None:
 @pytest.mark.parametrize("vectors", KINDS)
 def test_before_any_position_acts_the_schemes_agree(vectors: str) -> None:
     plain = state(scheme="none", vectors=vectors).curve[0]
-    for scheme in ("rotary", "interleaved", "ALiBi"):
+    for scheme in ("rotary", distance.INTERLEAVED, "ALiBi"):
         assert state(scheme=scheme, vectors=vectors).curve[0] == pytest.approx(plain)
 
 

@@ -148,6 +148,13 @@ def test_curves_show_means_whiskers_and_guides() -> None:
     assert set(legend(fig)) == {"many", "one", "rule"}
 
 
+def test_a_curve_of_many_points_has_few_markers() -> None:
+    for points, markers in ((40, 40), (64, 13)):
+        (ax,) = plots.curves(range(points), {"a": range(points)}, **AXES).axes
+        line = ax.containers[0].lines[0]
+        assert len(range(0, points, line.get_markevery() or 1)) == markers
+
+
 def test_curves_with_equal_repeats_despite_rounding() -> None:
     # the mean of three times 0.1 is 0.10000000000000002
     fig = plots.curves([1, 2], {"a": [[0.1, 0.7]] * 3}, **AXES)
