@@ -1,5 +1,6 @@
 """Call a solution on a copy of the inputs, and read what comes back."""
 
+import copy
 import functools
 import inspect
 import re
@@ -93,6 +94,8 @@ def is_refused(fn: Callable[..., Any], error: BaseException, case: Case) -> bool
 def _copy(x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.clone()
+    if isinstance(x, torch.nn.Module):
+        return copy.deepcopy(x)
     return x.copy() if isinstance(x, np.ndarray) else x
 
 
@@ -101,6 +104,11 @@ def _equal(before: Any, after: Any) -> bool:
         if isinstance(before, Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return after.dtype == before.dtype and torch.equal(before, torch.detach(after))
+        if isinstance(before, torch.nn.Module):  # its attributes, parameters and hooks; eval() is no change
+            states = ({**vars(x), "training": None} for x in (before, after))
+            return type(after) is type(before) and _equal(*states)
+        if isinstance(before, dict):
+            return before.keys() == after.keys() and all(_equal(x, after[name]) for name, x in before.items())
         return bool(np.array_equal(before, after))
     except Exception:  # changed so that it cannot be compared, to a sparse tensor for one
         return False
@@ -124,10 +132,12 @@ def _read(task: Task, returned: Any, of_arrays: bool) -> tuple[Tensor, ...] | Pr
     parts = list(returned) if several else [returned]
     if len(parts) != len(names):
         return _unreadable(f"it returns a {_count(returned)}, expected {len(names)}", wanted)
-    for name, part in zip(names, parts, strict=True):
+    for (name, letters), part in zip(task.results, parts, strict=True):
         if type(part) not in (array, torch.nn.Parameter):  # a subclass may lie about its numbers
             plain = "plain " if isinstance(part, array) else ""
-            return _unreadable(f"{name} is a {_type(part)}, expected a {plain}{kind}", wanted)
+            got = _type(part)
+            fault = f"{name} is {'an' if got[0] in 'aeiou' else 'a'} {got}, expected a {plain}{kind}"
+            return _unreadable(fault, wanted, None if letters or task.numpy else _plain_hints(part))
         if not task.numpy and (part.is_nested or part.layout != torch.strided):
             return _unreadable(f"{name} is a {_layout(part)} tensor, expected a dense one", wanted)
         dtype = str(part.dtype.newbyteorder("=") if task.numpy else part.dtype).removeprefix("torch.")
@@ -136,6 +146,24 @@ def _read(task: Task, returned: Any, of_arrays: bool) -> tuple[Tensor, ...] | Pr
     if task.numpy:
         return tuple(torch.from_numpy(np.array(part, dtype=np.float64, order="C")) for part in parts)
     return tuple(torch.detach(part).cpu().double().clone() for part in parts)
+
+
+_YES_OR_NO = (
+    "A comparison, or torch.allclose, answers yes or no: a number is asked for here.",
+    "Return the number itself, as a tensor, and not how it compares with another.",
+)
+
+
+def _plain_hints(part: Any) -> tuple[str, str] | None:
+    """Hints for a plain number, of Python or of NumPy, where a tensor without axes is wanted; else None."""
+    if isinstance(part, bool | np.bool_):
+        return _YES_OR_NO
+    if isinstance(part, int | float | np.number):
+        return (
+            "A tensor without axes is a single number too: where does it become a plain one?",
+            "Return the tensor as it is, without .item(), float() or NumPy.",
+        )
+    return None
 
 
 def _wrong_type(name: str, dtype: str, expected: str, of_arrays: bool) -> Problem:
@@ -148,6 +176,8 @@ def _wrong_type(name: str, dtype: str, expected: str, of_arrays: bool) -> Proble
                 "Make the mask by a comparison, such as <=. Of 1 and 0 end with == 1, of 0 and -inf with == 0.",
             ),
         )
+    if dtype == "bool":
+        return Problem(f"{name} has type bool, expected {expected}", "", _YES_OR_NO)
     if not of_arrays:
         return Problem(
             f"{name} has type {dtype}, expected float64",
@@ -167,8 +197,8 @@ def _wrong_type(name: str, dtype: str, expected: str, of_arrays: bool) -> Proble
     )
 
 
-def _unreadable(fault: str, wanted: str) -> Problem:
-    return Problem(fault, f"expected {wanted}", ("Look at the return line.", f"Return {wanted}."))
+def _unreadable(fault: str, wanted: str, hints: tuple[str, str] | None = None) -> Problem:
+    return Problem(fault, f"expected {wanted}", hints or ("Look at the return line.", f"Return {wanted}."))
 
 
 def _is_pair(x: Any) -> bool:
@@ -179,6 +209,8 @@ def _is_pair(x: Any) -> bool:
 def _type(x: Any) -> str:
     if _is_pair(x):
         return "pair (values, indices)"
+    if isinstance(x, np.generic):
+        return f"NumPy {x.dtype}"
     return "NumPy array" if type(x) is np.ndarray else type(x).__name__
 
 

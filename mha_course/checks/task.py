@@ -1,7 +1,7 @@
 """What an exercise's check is made of: a reference, drawn cases, and named variations."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -33,11 +33,14 @@ class Variation:
         fault: the fault in a sentence, without capital and full stop.
         fn: called like the reference.
         hints: where to look, then what to change.
+        may_raise: the sizes for which a solution with this fault may raise whatever it likes, instead
+            of what fn does.
     """
 
     fault: str
     fn: Callable[..., Any]
     hints: tuple[str, str]
+    may_raise: Callable[[Mapping[str, int]], bool] = lambda sizes: False
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Task:
         shape_hint: what to change where the shape is wrong.
         numpy: whether inputs and results are NumPy arrays instead of tensors.
         dtype: the type of the results, "float64" or "bool".
+        axes: letter -> what an index along that axis counts, where it is not what `words.AXES` says.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Task:
     shape_hint: str = "Each product must sum over the axis that both sides share; the others stay, in that order."
     numpy: bool = False
     dtype: Literal["float64", "bool"] = "float64"
+    axes: Mapping[str, str] = field(default_factory=dict)
 
 
 def draw(seed: int, *shapes: tuple[int, ...]) -> tuple[Float[Tensor, "..."], ...]:

@@ -1,7 +1,7 @@
 """The exercises of notebook 05: sinusoids for any width, and how far a layer is from equivariance."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
@@ -56,15 +56,11 @@ def _halves(
     return fn
 
 
-def _even_only(fn: Solution) -> Solution:
-    """The same as fn, but as many cosines as sines are written into the odd columns: an odd width raises."""
-
-    def naive(length: int, width: int) -> Table:
-        table = fn(length, width)
-        table[:, 1::2] = fn(length, width + width % 2)[:, 1::2]
-        return table
-
-    return naive
+def _even_only(length: int, width: int) -> Table:
+    """As many cosines as sines are written into the odd columns: an odd width raises."""
+    table = _right(length, width)
+    table[:, 1::2] = _right(length, width + width % 2)[:, 1::2]
+    return table
 
 
 def _odd(change: Callable[[int, int], Table]) -> Solution:
@@ -72,9 +68,18 @@ def _odd(change: Callable[[int, int], Table]) -> Solution:
     return lambda length, width: change(length, width) if width % 2 else _right(length, width)
 
 
-def _both(fault: str, fn: Solution, hints: tuple[str, str]) -> tuple[Variation, Variation]:
-    """A fault in a solution for all widths, and in one for even widths alone."""
-    return Variation(fault, fn, hints), Variation(fault, _even_only(fn), hints)
+def _one_more(length: int, width: int) -> Table:
+    """One column more than asked for, with the right frequencies."""
+    return _table(lambda j, more: 2 * (j // 2) / (more - 1))(length, width + 1)
+
+
+def _is_odd(sizes: Mapping[str, int]) -> bool:
+    return sizes["width"] % 2 == 1
+
+
+def _fault(fault: str, fn: Solution, hints: tuple[str, str]) -> Variation:
+    """A fault in a solution for all widths, or in one that raises for odd widths, whatever it raises."""
+    return Variation(fault, fn, hints, _is_odd)
 
 
 _HALVES = "all sines come first, then all cosines: the two of a pair do not stand side by side"
@@ -109,6 +114,7 @@ _ODD_POWER_HINTS = (
     "The power is 2i / width with the width that was asked for, odd or not.",
 )
 _LAYOUT_HINTS = ("Print the shape of your table.", "One row for each position, one column for each feature.")
+_COSINE = "an odd width ends with a cosine instead of a sine"
 _EXTRA = "with an odd width the table has one column too many"
 _ENDS = "the frequencies are spaced so that the last one is 1 / 10000 itself"
 _ENDS_HINTS = (
@@ -123,69 +129,65 @@ sinusoidal = Task(
     reference=_right,
     cases=_cases,
     variations=(
-        Variation(
-            "an odd width raises: it has one sine more than cosines",
-            _even_only(_right),
-            _ODD_HINTS,
-        ),
-        *_both(
+        _fault("an odd width raises: it has one sine more than cosines", _even_only, _ODD_HINTS),
+        _fault(
             "sine and cosine have changed places",
             _table(waves=(torch.cos, torch.sin)),
             ("Look at row 0: it should read 0, 1, 0, 1, and so on.", "Sines stand in the even columns, from column 0."),
         ),
-        Variation(_HALVES, _halves(lambda E: ((E + 1) // 2, E // 2)), _HALVES_HINTS),
+        _fault(_HALVES, _halves(lambda E: ((E + 1) // 2, E // 2)), _HALVES_HINTS),
         Variation(_HALVES, _halves(lambda E: ((E + 1) // 2, (E + 1) // 2)), _HALVES_HINTS),
         Variation(_HALVES, _halves(lambda E: (E // 2, E // 2)), _HALVES_HINTS),
         Variation(_HALVES, _halves(lambda E: (E // 2, E // 2), pad=True), _HALVES_HINTS),
-        Variation(
+        _fault(
             f"{_HALVES}; also, {_ENDS}",
             _halves(lambda E: (E // 2, E // 2), pad=True, power=lambda i, E: i / max(E // 2 - 1, 1)),
             _HALVES_HINTS,
         ),
-        *_both(_ENDS, _table(lambda j, E: (j // 2) / max((E + 1) // 2 - 1, 1)), _ENDS_HINTS),
-        *_both("sine and cosine of a pair have different frequencies", _table(lambda j, E: j / E), _PAIR_HINTS),
-        *_both(
+        _fault(_ENDS, _table(lambda j, E: (j // 2) / max((E + 1) // 2 - 1, 1)), _ENDS_HINTS),
+        _fault("sine and cosine of a pair have different frequencies", _table(lambda j, E: j / E), _PAIR_HINTS),
+        _fault(
             "columns are counted where the formula counts pairs: each column has its own frequency",
             _table(lambda j, E: 2 * j / E),
             _PAIR_HINTS,
         ),
-        *_both(
+        _fault(
             "the power is 4i / width, not 2i / width: the column 2i was doubled once more",
             _table(lambda j, E: 4 * (j // 2) / E),
             _POWER_HINTS,
         ),
-        *_both(
+        _fault(
             "the power is i / width, not 2i / width: the frequencies cover half their range",
             _table(lambda j, E: (j // 2) / E),
             _POWER_HINTS,
         ),
-        *_both(
+        _fault(
             "the power of 10000 is divided by the width, not its exponent: ** binds before /",
             _table(lambda j, E: 2 * (j // 2) - math.log(E, 10000)),
             (_POWER_HINTS[0], "Put the exponent in brackets, 10000 ** (2i / width)."),
         ),
-        *_both(
+        _fault(
             "every pair has the same frequency, 1",
             _table(lambda j, E: 0 * j),
             ("Compare columns 0 and 2: later pairs should turn more slowly.", _POWER_HINTS[1]),
         ),
-        *_both(
+        _fault(
             "the position is multiplied by the power of 10000, not divided by it",
             _table(lambda j, E: -2 * (j // 2) / E),
             ("Compare columns 0 and 2: later pairs should turn more slowly.", "Look at the sign of the exponent."),
         ),
-        *_both(
+        _fault(
             "the frequencies are in the wrong order, the slowest first",
             _table(lambda j, E: 2 * ((E - 1) // 2 - j // 2) / E),
             ("Look at row 1, column 0: it should be sin(1), about 0.84.", "The fastest pair comes first."),
         ),
-        *_both("the base is 1000, not 10000", _table(base=1000), _BASE_HINTS),
-        *_both("the base is 100000, not 10000", _table(base=100000), _BASE_HINTS),
-        *_both("the base is e, not 10000: the factor log(10000) is missing", _table(base=math.e), _EXP_HINTS),
-        *_both("the logarithm is to base 10, exp needs the natural one", _table(base=math.exp(4)), _EXP_HINTS),
-        *_both("positions start at 1, not at 0", _table(place=lambda p, T: p + 1), _PLACE_HINTS),
-        *_both("the positions run backwards", _table(place=lambda p, T: T - 1 - p), _PLACE_HINTS),
-        *_both(
+        _fault("the base is 1000, not 10000", _table(base=1000), _BASE_HINTS),
+        _fault("the base is 100000, not 10000", _table(base=100000), _BASE_HINTS),
+        _fault("the base is e, not 10000: the factor log(10000) is missing", _table(base=math.e), _EXP_HINTS),
+        _fault("the logarithm is to base 10, exp needs the natural one", _table(base=math.exp(4)), _EXP_HINTS),
+        _fault("positions start at 1, not at 0", _table(place=lambda p, T: p + 1), _PLACE_HINTS),
+        _fault("the positions run backwards", _table(place=lambda p, T: T - 1 - p), _PLACE_HINTS),
+        _fault(
             "the position is divided by the length of the sequence",
             _table(place=lambda p, T: p / T),
             (
@@ -193,20 +195,20 @@ sinusoidal = Task(
                 "Take the position as it is, without the length.",
             ),
         ),
-        *_both("the angles are taken for degrees", _table(place=lambda p, T: torch.deg2rad(p)), _ANGLE_HINTS),
-        *_both(
+        _fault("the angles are taken for degrees", _table(place=lambda p, T: torch.deg2rad(p)), _ANGLE_HINTS),
+        _fault(
             "the angles are multiplied by 2 pi, as if they were whole turns",
             _table(place=lambda p, T: 2 * math.pi * p),
             _ANGLE_HINTS,
         ),
-        *_both("every column is a sine", _table(waves=(torch.sin, torch.sin)), _HALVES_HINTS),
-        *_both("every column is a cosine", _table(waves=(torch.cos, torch.cos)), _HALVES_HINTS),
-        *_both(
+        _fault("every column is a sine", _table(waves=(torch.sin, torch.sin)), _HALVES_HINTS),
+        _fault("every column is a cosine", _table(waves=(torch.cos, torch.cos)), _HALVES_HINTS),
+        _fault(
             "the angles are returned, without sine and cosine",
             _table(waves=(torch.clone, torch.clone)),
             _HALVES_HINTS,
         ),
-        *_both(
+        _fault(
             "the table is multiplied by the square root of the width",
             lambda length, width: _right(length, width) * math.sqrt(width),
             (
@@ -214,7 +216,7 @@ sinusoidal = Task(
                 "The root belongs to the embeddings, not to the positions.",
             ),
         ),
-        Variation(
+        _fault(
             "the table is transposed, (width, length) instead of (length, width)",
             lambda length, width: _right(length, width).T,
             _LAYOUT_HINTS,
@@ -223,6 +225,7 @@ sinusoidal = Task(
             "length and width have changed places",
             lambda length, width: _right(width, length),
             _LAYOUT_HINTS,
+            lambda sizes: sizes["length"] % 2 == 1,
         ),
         Variation(
             "with an odd width the last column is all zeros",
@@ -240,7 +243,14 @@ sinusoidal = Task(
             _odd(lambda T, E: _right(T, E - 1)),
             _ODD_HINTS,
         ),
-        Variation(_EXTRA, _odd(lambda T, E: _table(lambda j, more: 2 * (j // 2) / (more - 1))(T, E + 1)), _ODD_HINTS),
+        Variation(
+            _COSINE,
+            _odd(lambda T, E: torch.cat([_right(T, E)[:, :-1], _table(waves=(torch.cos, torch.cos))(T, E)[:, -1:]], 1)),
+            _ODD_HINTS,
+        ),
+        Variation(_COSINE, _odd(lambda T, E: _one_more(T, E)[:, 1:]), _ODD_HINTS),
+        Variation(_COSINE, _odd(lambda T, E: _right(T, E + 1)[:, 1:]), _ODD_HINTS),
+        Variation(_EXTRA, _odd(_one_more), _ODD_HINTS),
         Variation(_EXTRA, _odd(lambda T, E: _right(T, E + 1)), _ODD_HINTS),
         Variation(
             "with an odd width the frequencies are those of one column more",

@@ -158,11 +158,7 @@ rotary = Task(
                 "Put the two numbers of each pair side by side again: stack them along a new last axis, then flatten.",
             ),
         ),
-        Variation(
-            "the pairs are taken from two halves, and put back side by side",
-            _rotary(take=_halves),
-            _PAIR_HINTS,
-        ),
+        Variation("the pairs are taken from two halves, and put back side by side", _rotary(take=_halves), _PAIR_HINTS),
         Variation(_MIXED, _wide(lambda j, D: 2 * (j % (D // 2)) / D), _LAYOUT_HINTS),
         Variation(_MIXED, _wide(lambda j, D: 2 * (j // 2) / D, _halves, _side_by_side), _LAYOUT_HINTS),
         Variation(_OWN, _wide(lambda j, D: j / D), _LAYOUT_HINTS),
@@ -294,6 +290,7 @@ rotary = Task(
         "Go step by step: positions (T,), frequencies (D / 2,), angles (T, D / 2), pairs, then the way back.",
     ),
     shape_hint="A rotation changes no shape: put the two numbers of each pair back, (D / 2, 2) becomes D.",
+    axes={"T": "token"},  # x may hold queries or keys
 )
 
 TASKS = (rotary, slopes, alibi_bias)

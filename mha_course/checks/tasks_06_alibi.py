@@ -49,6 +49,24 @@ _SLOPE_HINTS = (
     "Double one slope: exactly that head's bias should double.",
     "Multiply the distances (T, T) by slopes[:, None, None].",
 )
+_BEHIND_HINTS = ("Look at the keys before the query: what does your bias give them?", _AHEAD_HINTS[1])
+
+
+def _hides(said: str, value: float) -> tuple[Variation, Variation]:
+    """The keys on one side of the query are hidden by a value."""
+    return (
+        Variation(
+            f"keys after the query get {said}: that is a causal mask, not part of the bias here",
+            _of(lambda slope, i, j: torch.where(j > i, value, -slope * (i - j))),
+            _AHEAD_HINTS,
+        ),
+        Variation(
+            f"keys before the query get {said}: that is a mask with the wrong triangle, and no part of the bias here",
+            _of(lambda slope, i, j: torch.where(j < i, value, -slope * (j - i))),
+            _BEHIND_HINTS,
+        ),
+    )
+
 
 alibi_bias = Task(
     name="alibi_bias",
@@ -82,11 +100,11 @@ alibi_bias = Task(
             _of(lambda slope, i, j: -slope * (j - i).clamp(min=0)),
             _DISTANCE_HINTS,
         ),
-        Variation(
-            "keys after the query get -inf: that is a causal mask, not part of the bias here",
-            _of(lambda slope, i, j: torch.where(j > i, -math.inf, -slope * (i - j))),
-            _AHEAD_HINTS,
-        ),
+        *_hides("-inf", -math.inf),
+        *_hides("-1e9", -1e9),
+        *_hides("-1e10", -1e10),
+        *_hides("the lowest number of float64", torch.finfo(torch.float64).min),
+        *_hides("the lowest number of float32", torch.finfo(torch.float32).min),
         Variation(
             "the distance is counted from the start of the sequence, not from the query",
             _of(lambda slope, i, j: -slope * j),

@@ -57,12 +57,16 @@ def all_different(letters: Sequence[str]) -> str:
     return f", with {', '.join(letters[:-1])} and {letters[-1]} {'all ' if len(letters) > 2 else ''}different"
 
 
-def place(position: Sequence[int], letters: Sequence[str]) -> str:
-    """For example: sample 0, query 2, feature 1 (counted from 0); "" for no axes. The second T is the keys'."""
+def place(position: Sequence[int], letters: Sequence[str], axes: Mapping[str, str]) -> str:
+    """For example: sample 0, query 2, feature 1 (counted from 0); "" for no axes. The second T is the keys'.
+
+    axes are the names that an exercise has for its axes, where they are not those in AXES.
+    """
+    axes = {**AXES, **axes}
     names = []
     for axis, (letter, i) in enumerate(zip(letters, position, strict=True)):
         if letter != "1":
-            names.append(f"{'key' if letter in letters[:axis] else AXES[letter]} {i}")
+            names.append(f"{'key' if letter in letters[:axis] else axes[letter]} {i}")
     return ", ".join(names) + " (counted from 0)" if names else ""
 
 

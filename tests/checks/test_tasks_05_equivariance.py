@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from mha_course.checks import check
+from mha_course.checks import calls, check, engine
+from mha_course.checks.task import Case
 
 
 def error(layer, x, order):
@@ -99,6 +101,8 @@ EQUIVARIANCE_WRONG = [
     (compared(lambda a, b: (a - b).abs()), "error has the wrong shape"),
     (compared(lambda a, b: (a - b).abs().amax((1, 2))), "error has the wrong shape"),
     (compared(lambda a, b: gap(a, b).item()), "error is a float, expected a tensor"),
+    (compared(lambda a, b: round(gap(a, b).item())), "error is an int, expected a tensor"),
+    (compared(lambda a, b: gap(a, b).numpy()[()]), "error is a NumPy float64, expected a tensor"),
     (compared(torch.allclose), "error is a bool, expected a tensor"),
     (compared(lambda a, b: gap(a, b) > 1e-6), "error has type bool, expected float64"),
     (compared(lambda a, b: torch.tensor(gap(a, b).item())), "error has type float32, expected float64"),
@@ -141,3 +145,91 @@ def test_changing_the_tokens_is_a_fault():
         return gap(before, layer(x))
 
     assert check("equivariance_error", in_place).fault == "it changes its input x in place"
+
+
+@pytest.mark.parametrize("plain", [torch.Tensor.item, lambda d: round(d.item()), lambda d: np.max(d.numpy())])
+def test_a_plain_number_is_told_to_stay_a_tensor(plain):
+    verdict = check("equivariance_error", compared(lambda a, b: plain(gap(a, b))))
+    assert "error is a" in verdict.fault
+    assert verdict.evidence.startswith("expected one tensor, error, case 1 ")
+    assert verdict.hints[1] == "Return the tensor as it is, without .item(), float() or NumPy."
+
+
+@pytest.mark.parametrize("ask", [torch.allclose, lambda a, b: np.bool_(torch.equal(a, b)), lambda a, b: (a == b).all()])
+def test_yes_or_no_is_told_to_be_a_number(ask):
+    verdict = check("equivariance_error", compared(ask))
+    assert verdict.hints[0] == "A comparison, or torch.allclose, answers yes or no: a number is asked for here."
+
+
+def zeros(module, args, out):
+    return 0 * out
+
+
+def sets_forward(layer):
+    layer.forward = lambda y: 0 * y
+
+
+def sets_attributes(layer):
+    layer.places = layer.causal = False
+
+
+def hooks(layer):
+    layer.register_forward_hook(zeros)
+
+
+def becomes_another(layer):
+    layer.__class__ = nn.Identity
+
+
+def adds_a_layer(layer):
+    layer.more = nn.Linear(2, 2)
+
+
+CHANGES = [sets_forward, sets_attributes, hooks, becomes_another, adds_a_layer]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_layer_changes_nothing_in_the_reference(change):
+    def before(layer, x, order):
+        change(layer)
+        return x.new_zeros(())
+
+    verdict = check("equivariance_error", before)
+    assert verdict.fault == "the result is 0 for every layer"
+    assert verdict.evidence.endswith("; also, it changes its input layer in place")
+
+    def after(layer, x, order):
+        result = error(layer, x, order)
+        change(layer)
+        return result
+
+    verdict = check("equivariance_error", after)
+    assert (verdict.fault, verdict.evidence) == ("it changes its input layer in place", "its results are right")
+    assert verdict.hints[1] == "Call it, layer(x), and leave it as it was."
+    assert check("equivariance_error", error), "the next check has layers of its own"
+
+
+def test_a_layer_may_be_watched():
+    def watched(layer, x, order):
+        seen = []
+        handle = layer.register_forward_hook(lambda module, args, out: seen.append(out))
+        layer(x), layer(x[:, order])
+        handle.remove()
+        return gap(seen[0][:, order], seen[1])
+
+    assert check("equivariance_error", watched)
+
+
+def test_weights_count_and_evaluation_mode_does_not():
+    task = engine._TASKS["equivariance_error"]
+    layer = nn.Sequential(nn.Linear(3, 3), nn.Dropout()).double()
+    case = Case({"B": 2, "T": 1, "E": 3}, (layer, torch.ones(2, 1, 3).double(), torch.tensor([0])))
+
+    def drops_a_bias(layer, x, order):
+        layer[0].bias.data.zero_()
+        return error(layer, x, order)
+
+    assert calls.call(task, drops_a_bias, case).changed == ("layer",)
+    assert layer[0].bias.all()
+    assert calls.call(task, lambda layer, x, order: error(layer.eval(), x, order), case).changed == ()
+    assert layer.training

@@ -257,14 +257,14 @@ def test_wrong(fn, fault):
     assert len(verdict.hints) == 2
 
 
-def test_places_name_heads():
+def test_places_name_heads_and_tokens_as_x_may_be_queries_or_keys():
     def one_off(x, offset):
         out = rotary(x, offset)
         out[1, 2, 3, 4] += 0.5
         return out
 
     assert check("rotary", one_off).evidence == (
-        "largest difference 0.50 in rotated, sample 1, head 2, query 3, feature 4 (counted from 0), "
+        "largest difference 0.50 in rotated, sample 1, head 2, token 3, feature 4 (counted from 0), "
         "case 1 (B, H, T, D = 2, 3, 5, 6; offset 7)"
     )
 

@@ -156,16 +156,36 @@ def each(value):
     return fn
 
 
+HIDDEN = [
+    (-math.inf, "-inf"),
+    (-1e9, "-1e9"),
+    (-1e10, "-1e10"),
+    (torch.finfo(torch.float64).min, "the lowest number of float64"),
+    (torch.finfo(torch.float32).min, "the lowest number of float32"),
+]
+
+
+def ahead(value):
+    return lambda s, T: bias(s, T).masked_fill(torch.ones(T, T).triu(1).bool(), value)
+
+
+def behind(value):
+    return lambda s, T: bias(s, T).masked_fill(torch.ones(T, T).tril(-1).bool(), value)
+
+
 BIAS_WRONG = [
     (lambda s, T: -bias(s, T), "the bias is positive"),
     (each(lambda m, i, j: m * (j - i)), "keys after the query get a positive bias"),
     (each(lambda m, i, j: -m * (j - i)), "keys before the query get a positive bias"),
     (lambda s, T: bias(s, T).tril(), "keys after the query get 0"),
     (lambda s, T: bias(s, T).triu(), "keys before the query get 0"),
+    *((ahead(value), f"keys after the query get {said}: that is a causal mask") for value, said in HIDDEN),
+    *((behind(value), f"keys before the query get {said}: that is a mask with the wrong") for value, said in HIDDEN),
     (
-        lambda s, T: bias(s, T).masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf),
-        "keys after the query get -inf",
+        lambda s, T: bias(s, T) + torch.full((T, T), -math.inf).tril(-1),
+        "keys before the query get -inf: that is a mask",
     ),
+    (lambda s, T: bias(s, T) - 1e9 * torch.ones(T, T).triu(1), "keys after the query get -1e9: that is a causal mask"),
     (each(lambda m, i, j: -m * j), "the distance is counted from the start"),
     (lambda s, T: (s[:, None, None] * torch.arange(T)).repeat(1, T, 1), "the bias grows with the index of the key"),
     (each(lambda m, i, j: -m * i), "the bias depends on the query alone"),
@@ -215,7 +235,7 @@ def test_places_are_heads_queries_and_keys():
 
 
 def test_infinity_is_told_beside_a_named_fault():
-    verdict = check("alibi_bias", lambda s, T: bias(s, T).masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf))
+    verdict = check("alibi_bias", ahead(-math.inf))
     assert verdict.evidence.startswith("bias holds infinity, 30 of 75 numbers")
 
 
