@@ -20,6 +20,14 @@ from tests.browser.notebook import PATIENCE
 TOKEN = "test-token"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
+# JupyterLab draws a notebook's cells when the browser says that it is idle. A headless Chromium sometimes never
+# does; then 5 cells are drawn every 3 seconds, after a timeout, and the last ones come too late for a test.
+IDLE = """window.requestIdleCallback = work => setTimeout(() => {
+    const end = performance.now() + 50;
+    work({didTimeout: false, timeRemaining: () => Math.max(0, end - performance.now())});
+});
+window.cancelIdleCallback = clearTimeout;"""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave these tests out where no Chromium is; in CI its absence is an error instead."""
@@ -99,6 +107,7 @@ def page(lab: Lab) -> Iterator[Page]:
         )
         expect.set_options(timeout=PATIENCE * 1000)
         page = chromium.new_page()
+        page.add_init_script(IDLE)
         page.goto(f"{lab.url}/doc?reset&token={TOKEN}")
         page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
         page.evaluate("async () => { await window.jupyterapp.restored; }")

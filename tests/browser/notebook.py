@@ -111,7 +111,7 @@ class Notebook:
         index = self.sources().index(source)
         self.page.evaluate("index => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = index; }", index)
         cell = self.page.locator(f".jp-Cell[data-windowed-list-index='{index}']")
-        cell.evaluate("cell => cell.scrollIntoView()")  # JupyterLab's scrollToItem can take 20 seconds
+        cell.evaluate("cell => cell.scrollIntoView()")
         return cell
 
     def output_of(self, source: str) -> Locator:

@@ -23,6 +23,15 @@ READ = """async panel => {
     ];
 }"""
 
+COUNT = """panel => {
+    window.redraws = 0;
+    const watch = new MutationObserver(() => { window.redraws += 1; });
+    watch.observe(panel.querySelector('img'), {attributeFilter: ['src']});
+}"""
+
+BURST = """(handle, keys) => keys.forEach(key => handle.dispatchEvent(
+    new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true})))"""
+
 
 class Shown(NamedTuple):
     """What a panel shows in one state: its table, its sentence, the SHA-256 of its picture, its error."""
@@ -109,27 +118,34 @@ class Panel:
         self.page.mouse.up()
         return end
 
-    def by_keyboard(self, control: Control, *, pattern: str = "+") -> float | str:
-        """Press an arrow key on a slider, or Enter on another option; return the value that it must have now.
-
-        Args:
-            control: to move, from its start.
-            pattern: a key for each sign, + towards the slider's farther end, - back.
-        """
+    def by_keyboard(self, control: Control) -> float | str:
+        """Press an arrow key on a slider, or Enter on another option; return the value that it must have now."""
         if isinstance(control, Choice):
             value = next(option for option in reversed(control.options) if option != control.start)
             self.focus(self.button(control, value))
             self.page.keyboard.press("Enter")
             return value
-        values = control.values()
-        place = values.index(control.start)
-        up = place <= len(values) // 2
+        (key,), moved = _keys(control, "+")
         self.focus(self.row(control).locator(".noUi-handle"))
-        for sign in pattern:
-            right = up == (sign == "+")
-            self.page.keyboard.press("ArrowRight" if right else "ArrowLeft")
-            place = min(max(place + (1 if right else -1), 0), len(values) - 1)
-        return values[place]
+        self.page.keyboard.press(key)
+        return moved
+
+    def burst(self, slider: Slider, pattern: str) -> float:
+        """Press many arrow keys on a slider at once; return the value that it must have in the end.
+
+        Args:
+            slider: to move, from its start.
+            pattern: a key for each sign, + towards the slider's farther end, - back.
+        """
+        keys, value = _keys(slider, pattern)
+        self.root.evaluate(COUNT)
+        self.row(slider).locator(".noUi-handle").evaluate(BURST, keys)
+        return value
+
+    def redraws(self) -> int:
+        """How often the picture has changed since the last burst began."""
+        count: int = self.page.evaluate("window.redraws")
+        return count
 
     def focus(self, part: Locator) -> None:
         """Put the keyboard's focus on a part that Tab can reach as well."""
@@ -152,3 +168,16 @@ class Panel:
             expect(self.row(control).locator(".widget-readout"), control.label).to_have_text(written)
         else:
             expect(self.row(control).locator("button.mod-active"), control.label).to_have_text([str(value)])
+
+
+def _keys(slider: Slider, pattern: str) -> tuple[list[str], float]:
+    """The arrow keys that a pattern of + and - means from the slider's start, and the value that they lead to."""
+    values = slider.values()
+    place = values.index(slider.start)
+    up = place <= len(values) // 2
+    keys = []
+    for sign in pattern:
+        step = 1 if up == (sign == "+") else -1
+        keys.append("ArrowRight" if step == 1 else "ArrowLeft")
+        place = min(max(place + step, 0), len(values) - 1)
+    return keys, values[place]
