@@ -82,15 +82,15 @@ _EXCHANGED_SCALES: tuple[dict[str, Any], ...] = ({}, {"scale": lambda q, k, v: 1
 _NEVER = "the heads share one softmax: this is one attention of width E, no axis of heads in the scores"
 
 
-def _axes(fill: float) -> tuple[Fault, ...]:
-    """The softmax over another axis, with hidden scores filled so."""
+def _axes(fill: float, *axes: tuple[int, str]) -> tuple[Fault, ...]:
+    """The softmax over one of other axes, with hidden scores filled so."""
     return tuple(
         Fault(
             f"the softmax runs over the {axis}, not over the keys",
             {"weigh": lambda scores, mask, dim=dim: hide(scores, mask, fill).softmax(dim)},
             _SOFTMAX_HINTS,
         )
-        for dim, axis in ((2, "queries"), (1, "heads"), (0, "batch"))
+        for dim, axis in axes
     )
 
 
@@ -107,7 +107,7 @@ def _missing(*fills: float) -> tuple[Fault, ...]:
 
 
 # Where some scores are -inf these give NaN, and other numbers with another fill.
-FILLED = (*_axes(-1e9), *_missing(0, -1e9))
+FILLED = (*_axes(-1e9, (1, "heads"), (0, "batch")), *_missing(0, -1e9))
 STEPS = (
     *(Fault(f"the split is wrong: {said}", {"split": cut}, hints) for said, cut, hints in CUTS),
     *(Fault(f"the merge is wrong: {said}", {"merge": join}, hints) for said, join, hints in JOINS),
@@ -121,7 +121,7 @@ STEPS = (
     *(Fault(_EXCHANGED, {"split": _heads_of_width_H, **scale}, _EXCHANGED_HINTS) for scale in _EXCHANGED_SCALES),
     AMONG,
     *SCALES,
-    *_axes(-math.inf),
+    *_axes(-math.inf, (2, "queries"), (1, "heads"), (0, "batch")),
     *_missing(-math.inf),
     *(Fault(_NEVER, _never_split(power), _ONE_HINTS) for power in (0, 0.5, 1)),
     Fault(
