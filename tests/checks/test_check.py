@@ -68,9 +68,6 @@ class TestEveryTask:
                     if sizes.get("Ek") != sizes.get("E"):  # a matrix meets the wrong sequence
                         assert re.search("made (from|with)|have changed places|transposed", variation.fault)
                         continue
-                    if "made from the query" in variation.fault:  # S keys, T values, or the other way round
-                        assert sizes["T"] != sizes["S"]
-                        continue
                     raised.append(True)
                     # with T = S, or S = D for one query, the wrong product has the right shape
                     assert sizes.get("T", sizes["D"]) != sizes["S"]

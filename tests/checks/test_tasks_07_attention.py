@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mha_course.checks import check
+from mha_course.checks import check, engine
 from tests.checks.heads import RIGHT, by_sdpa, merge, multi, roles, split, textbook, unreached
 from tests.checks.wrong_heads import AMONG, SHARED, hidden
 
@@ -103,3 +103,28 @@ def test_wrong(fn, fault):
 
 def test_every_variation_is_what_some_solution_does():
     assert unreached("multi_head", [fn for fn, _ in WRONG]) == []
+
+
+def test_no_query_is_left_without_keys_and_from_each_something_is_hidden():
+    for case in engine._TASKS["multi_head"].cases():
+        mask = case.inputs[-1]
+        assert mask.shape == (case.sizes["B"], 1, case.sizes["T"], case.sizes["T"])
+        assert mask.any(-1).all()
+        assert case.sizes["T"] == 1 or not mask.all(-1).any()
+
+
+def test_evidence_is_a_place():
+    said = check("multi_head", multi(textbook(**masked_with(lambda s, mask: s)))).evidence
+    assert said.startswith("largest difference ")
+    assert said.endswith("case 1 (B, T, E, H, D = 2, 5, 21, 3, 7; random mask)")
+    nothing_hidden = check("multi_head", multi(textbook(**hidden(math.nan))))
+    assert nothing_hidden.evidence.startswith("210 of 210 numbers, the first at sample 0, query 0, feature 0")
+
+
+def test_inputs_stay_as_they_are():
+    def scales_in_place(x, W_q, W_k, W_v, W_o, H, mask):
+        W_q /= (W_q.shape[1] // H) ** 0.5
+        q, k, v = (split(x @ W, H) for W in (W_q, W_k, W_v))
+        return merge(F.scaled_dot_product_attention(q, k, v, mask, scale=1)) @ W_o
+
+    assert check("multi_head", scales_in_place).fault == "it changes its input W_q in place"

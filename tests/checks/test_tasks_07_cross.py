@@ -104,3 +104,22 @@ def test_wrong(fn, fault):
 
 def test_every_variation_is_what_some_solution_does():
     assert unreached("cross_attention", [fn for fn, _ in WRONG]) == []
+
+
+def test_a_matrix_of_the_wrong_sequence_is_named_though_it_raises():
+    def keys_of_the_query(query, context, W_q, W_k, W_v, W_o, H):
+        q, k, v = split(query @ W_q, H), split(query @ W_k, H), split(context @ W_v, H)
+        return merge(F.scaled_dot_product_attention(q, k, v)) @ W_o
+
+    verdict = check("cross_attention", keys_of_the_query)
+    assert verdict.fault == "the keys are made from the query, not from the context"
+    assert verdict.evidence.startswith("it raises RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert verdict.evidence.endswith("case 1 (B, T, S, H, D, E, Ek = 3, 5, 11, 2, 7, 14, 13)")
+
+
+def test_shapes_are_said_in_letters():
+    assert check("cross_attention", cross(textbook(**sources(1, 1, 1)))).fault.startswith("the queries are made from")
+    assert check("cross_attention", lambda query, context, *rest: context).evidence == (
+        "shape (B, S, Ek) = (3, 11, 13), expected (B, T, E) = (3, 5, 14), "
+        "case 1 (B, T, S, H, D, E, Ek = 3, 5, 11, 2, 7, 14, 13)"
+    )
