@@ -10,14 +10,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from mha_course.checks import errors, tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06, words
+from mha_course.checks import (
+    errors,
+    tasks_00,
+    tasks_01,
+    tasks_02,
+    tasks_03,
+    tasks_04,
+    tasks_05,
+    tasks_06,
+    tasks_07,
+    words,
+)
 from mha_course.checks.calls import Outcome, Problem, call, is_refused, reverses_axes
 from mha_course.checks.task import Case, Task
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
 TOLERANCE = 1e-6  # absolute and relative, in float64
 
-_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06)
+_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06, tasks_07)
 _TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
 
 

@@ -10,7 +10,7 @@ Hints = tuple[str, str]
 
 REVERSED_AXES = (
     "x.T reverses all axes of a tensor: with three of them, (B, S, D) becomes (D, S, B).",
-    "Swap the last two axes alone: x.transpose(-2, -1).",
+    "Name the two axes that change places: x.transpose(-2, -1) swaps the last two alone.",
 )
 
 SQUEEZED = (
@@ -111,6 +111,20 @@ _TABLE = (
         ),
     ),
     (
+        r"view size is not compatible",
+        (
+            "view needs numbers that lie in memory in this order, and an exchange of axes moves none of them.",
+            "Put them in order first, contiguous(), or let reshape do it, which copies where it must.",
+        ),
+    ),
+    (
+        r"shape '.*' is invalid for input of size|unflatten: Provided sizes",
+        (
+            "Multiply the sizes in that line: do they give the size of what is cut or reshaped there?",
+            "Read each size from the shape of that very tensor: another may have another length or width.",
+        ),
+    ),
+    (
         r"^IndexError",
         (
             "Print the shape of what is indexed in that line, or of what loses an axis there.",
@@ -184,8 +198,8 @@ def _name(said: str, sizes: Mapping[str, Any]) -> Hints | None:
         )
     if name in sizes:
         return (
-            f"The name {name} is not defined: the function gets no sizes.",
-            f"Read {name} from the shape of an input.",
+            f"The name {name} is not defined: the function gets its arguments alone.",
+            f"Read {name} from the shape of an input, or work it out.",
         )
     return (
         f"The name {name} is not defined in the notebook.",

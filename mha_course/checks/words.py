@@ -18,6 +18,7 @@ AXES = {
     "S": "key",
     "D": "feature",
     "Dv": "feature",
+    "E": "feature",
     "rows": "row",
     "columns": "column",
     "n": "entry",

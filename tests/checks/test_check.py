@@ -1,6 +1,7 @@
 """The interface of `check`: verdicts for stubs, exceptions, mutation; the same text every time."""
 
 import random
+import re
 import subprocess
 import sys
 import warnings
@@ -19,6 +20,7 @@ NAMES = (
     *("score_std", "scaled_scores", "growth_exponents"),
     *("causal", "padding", "combined", "window"),
     *("sinusoidal", "equivariance_error", "rotary", "slopes", "alibi_bias"),
+    *("split_heads", "merge_heads", "multi_head", "cross_attention"),
 )
 TASKS = [engine._TASKS[name] for name in NAMES]
 STUB = "not attempted yet"
@@ -30,7 +32,7 @@ def test_names():
 
 @pytest.mark.unchecked
 def test_bad_arguments():
-    known = "'nonsense'; there are softmax, one_query, .*, alibi_bias$"
+    known = "'nonsense'; there are softmax, one_query, .*, cross_attention$"
     with pytest.raises(ValueError, match=known):
         check("nonsense", print)
     with pytest.raises(TypeError, match="fn must be a function, got Tensor"):
@@ -60,6 +62,12 @@ class TestEveryTask:
                     if "width" in sizes:  # as many cosines as sines
                         assert sizes["width"] % 2
                         continue
+                    if "heads of one token" in variation.fault:  # with T = H, or T = S, they fit
+                        assert sizes["T"] != sizes.get("S", sizes["H"])
+                        continue
+                    if sizes.get("Ek") != sizes.get("E"):  # a matrix meets the wrong sequence
+                        assert re.search("made (from|with)|have changed places|transposed", variation.fault)
+                        continue
                     raised.append(True)
                     # with T = S, or S = D for one query, the wrong product has the right shape
                     assert sizes.get("T", sizes["D"]) != sizes["S"]
@@ -70,7 +78,8 @@ class TestEveryTask:
         cases = task.cases()
         for case in cases:
             even = {4, 6, 8, 12} if case.sizes.keys() & {"width", "H", "D"} else set()  # pairs, and heads
-            assert set(case.sizes.values()) <= {1, 2, 3, 5, 7, 11, 13, *even}
+            product = {case.sizes["H"] * case.sizes["D"]} if case.sizes.keys() >= {"E", "H", "D"} else set()
+            assert set(case.sizes.values()) <= {1, 2, 3, 5, 7, 11, 13, *even, *product}
         ones = [{letter for letter, n in case.sizes.items() if n == 1} for case in cases]
         both = set([letter for letter in task.results[0][1] if letter != "1"][:2])
         assert set().union(*ones) >= both, "an axis that squeeze() may take away"

@@ -256,7 +256,7 @@ ARRAY = "A value in that line is a NumPy array"
 
 SOFTMAX = [
     (lambda x: torch.exp(x) / summe(x), "The name summe is not defined in the notebook. Import it"),
-    (lambda x: x.new_zeros(rows, 5), "The name rows is not defined: the function gets no sizes. Read rows"),
+    (lambda x: x.new_zeros(rows, 5), "The name rows is not defined: the function gets its arguments alone. Read rows"),
     (unbound, "total is used in the function before it has a value there."),
     (lambda x: x - x.max(1), PAIR),
     (lambda x: torch.exp(x.max(-1)), PAIR + " Take the values alone: x.max(dim).values, or x.amax(dim)."),
@@ -282,7 +282,7 @@ SOFTMAX = [
     (lambda x: x.softmax(2), "An index or an axis counts further than there are"),
     (lambda x: x.shape[2], "An index or an axis counts further than there are"),
     (lambda x: x @ x, SHAPES),
-    (lambda x: x.view(4, 4), SHAPES),
+    (lambda x: x.view(4, 4), "Multiply the sizes in that line: do they give"),
     (lambda x: {}["weights"], "Print what goes into the line that raises, just before it."),
 ]
 
@@ -326,7 +326,7 @@ REVERSED = [
 def test_a_transpose_of_three_axes_is_named(fn):
     assert check("batched_attention", fn).hints == (
         "x.T reverses all axes of a tensor: with three of them, (B, S, D) becomes (D, S, B).",
-        "Swap the last two axes alone: x.transpose(-2, -1).",
+        "Name the two axes that change places: x.transpose(-2, -1) swaps the last two alone.",
     )
 
 
