@@ -135,4 +135,10 @@ def unreached(name, wrong):
     cases = task.cases()
     outcomes = [[engine.call(task, fn, case) for case in cases] for fn in wrong]
     like = {v: [engine.call(task, v.fn, case) for case in cases] for v in task.variations}
-    return [v.fault for v in like if not any(all(map(engine._same, got, like[v])) for got in outcomes)]
+    return [
+        v.fault
+        for v in like
+        if not any(
+            all(engine._same(one, other, False) for one, other in zip(got, like[v], strict=True)) for got in outcomes
+        )
+    ]

@@ -241,7 +241,7 @@ def test_shapes_and_places_are_said_in_letters():
         return out
 
     assert check("merge_heads", one_off).evidence == (
-        "largest difference 0.50 in merged, sample 1, query 4, feature 20 (counted from 0), "
+        "largest difference 0.50 in merged, sample 1, token 4, feature 20 (counted from 0), "
         "case 1 (B, T, E, H, D = 2, 5, 21, 3, 7)"
     )
 
