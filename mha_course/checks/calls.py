@@ -142,7 +142,7 @@ def _read(task: Task, returned: Any, of_arrays: bool) -> tuple[Tensor, ...] | Pr
             return _unreadable(f"{name} is a {_layout(part)} tensor, expected a dense one", wanted)
         dtype = str(part.dtype.newbyteorder("=") if task.numpy else part.dtype).removeprefix("torch.")
         if dtype != task.dtype:
-            return _wrong_type(name, dtype, task.dtype, of_arrays)
+            return _wrong_type(name, dtype, task, of_arrays)
     if task.numpy:
         return tuple(torch.from_numpy(np.array(part, dtype=np.float64, order="C")) for part in parts)
     return tuple(torch.detach(part).cpu().double().clone() for part in parts)
@@ -166,16 +166,21 @@ def _plain_hints(part: Any) -> tuple[str, str] | None:
     return None
 
 
-def _wrong_type(name: str, dtype: str, expected: str, of_arrays: bool) -> Problem:
+_MASK_HINTS = (
+    "Ones and zeros, or 0 and -inf, are other conventions: print what your function returns.",
+    "Make the mask by a comparison, such as <=. Of 1 and 0 end with == 1, of 0 and -inf with == 0.",
+)
+_BOOL_HINTS = (
+    "Yes or no is asked for, and your function returns numbers: print them.",
+    "End with a comparison, such as > or ==, or make the tensor with dtype=torch.bool.",
+)
+
+
+def _wrong_type(name: str, dtype: str, task: Task, of_arrays: bool) -> Problem:
+    expected = task.dtype
     if expected == "bool":
-        return Problem(
-            f"{name} has type {dtype}, expected bool, True = may attend",
-            "",
-            (
-                "Ones and zeros, or 0 and -inf, are other conventions: print what your function returns.",
-                "Make the mask by a comparison, such as <=. Of 1 and 0 end with == 1, of 0 and -inf with == 0.",
-            ),
-        )
+        hints = _MASK_HINTS if task.true == "may attend" else _BOOL_HINTS
+        return Problem(f"{name} has type {dtype}, expected bool, True = {task.true}", "", hints)
     if dtype == "bool":
         return Problem(f"{name} has type bool, expected {expected}", "", _YES_OR_NO)
     if not of_arrays:

@@ -20,6 +20,8 @@ from mha_course.checks import (
     tasks_05,
     tasks_06,
     tasks_07,
+    tasks_08,
+    tasks_09,
     words,
 )
 from mha_course.checks.calls import Outcome, Problem, call, is_refused, reverses_axes
@@ -28,7 +30,7 @@ from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
 TOLERANCE = 1e-6  # absolute and relative, in float64
 
-_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06, tasks_07)
+_LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06, tasks_07, tasks_08, tasks_09)
 _TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
 
 

@@ -59,7 +59,9 @@ class Task:
         shape_hint: what to change where the shape is wrong.
         numpy: whether inputs and results are NumPy arrays instead of tensors.
         dtype: the type of the results, "float64" or "bool".
-        axes: letter -> what an index along that axis counts, where it is not what `words.AXES` says.
+        true: what True means, where the results are bool.
+        axes: letter -> what an index along that axis counts, where it is not what `words.AXES` says; "TT"
+            for the second of two axes T.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Task:
     shape_hint: str = "Each product must sum over the axis that both sides share; the others stay, in that order."
     numpy: bool = False
     dtype: Literal["float64", "bool"] = "float64"
+    true: str = "may attend"
     axes: Mapping[str, str] = field(default_factory=dict)
 
 

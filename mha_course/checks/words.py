@@ -61,13 +61,14 @@ def all_different(letters: Sequence[str]) -> str:
 def place(position: Sequence[int], letters: Sequence[str], axes: Mapping[str, str]) -> str:
     """For example: sample 0, query 2, feature 1 (counted from 0); "" for no axes. The second T is the keys'.
 
-    axes are the names that an exercise has for its axes, where they are not those in AXES.
+    axes are the names that an exercise has for its axes, where they are not those in AXES: {"T": "row", "TT": "token"}
+    with another name for the second T.
     """
     axes = {**AXES, **axes}
     names = []
     for axis, (letter, i) in enumerate(zip(letters, position, strict=True)):
         if letter != "1":
-            names.append(f"{'key' if letter in letters[:axis] else axes[letter]} {i}")
+            names.append(f"{axes.get(2 * letter, 'key') if letter in letters[:axis] else axes[letter]} {i}")
     return ", ".join(names) + " (counted from 0)" if names else ""
 
 

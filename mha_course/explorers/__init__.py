@@ -1,9 +1,11 @@
 """Explorers: one line in a notebook gives controls, a picture and numbers that follow them."""
 
+from mha_course.explorers._clinic import clinic
+from mha_course.explorers._collapse import collapse
 from mha_course.explorers._geometry import geometry
 from mha_course.explorers._heads import heads
 from mha_course.explorers._masks import masks
 from mha_course.explorers._positions import positions
 from mha_course.explorers._scaling import scaling
 
-__all__ = ["geometry", "heads", "masks", "positions", "scaling"]
+__all__ = ["clinic", "collapse", "geometry", "heads", "masks", "positions", "scaling"]

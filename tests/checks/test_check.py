@@ -21,6 +21,8 @@ NAMES = (
     *("causal", "padding", "combined", "window"),
     *("sinusoidal", "equivariance_error", "rotary", "slopes", "alibi_bias"),
     *("split_heads", "merge_heads", "multi_head", "cross_attention"),
+    *("pre_norm_block", "lost_skips"),
+    *("leak_probe", "repaired_weights"),
 )
 TASKS = [engine._TASKS[name] for name in NAMES]
 STUB = "not attempted yet"
@@ -32,7 +34,7 @@ def test_names():
 
 @pytest.mark.unchecked
 def test_bad_arguments():
-    known = "'nonsense'; there are softmax, one_query, .*, cross_attention$"
+    known = "'nonsense'; there are softmax, one_query, .*, repaired_weights$"
     with pytest.raises(ValueError, match=known):
         check("nonsense", print)
     with pytest.raises(TypeError, match="fn must be a function, got Tensor"):

@@ -1,0 +1,163 @@
+"""The second exercise of notebook 09: the weights that three patients of the clinic get wrong."""
+
+import math
+from collections.abc import Callable
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mha_course.checks import attention_faults
+from mha_course.checks.task import Case, Task, Variation, draw
+
+Array = Float[Tensor, "..."]
+Mask = Bool[Tensor, "..."]
+Weigh = Callable[[Array, Mask], Array]
+
+
+def _cases() -> tuple[Case, ...]:
+    """Every query may attend to some keys and not to others, so that a filling of -1e9 is as good as one of -inf."""
+    cases = []
+    drawn = [(2, 3, 5, 7, 11), (3, 3, 5, 5, 7), (2, 1, 7, 3, 5), (1, 2, 3, 5, 2), (1, 1, 1, 2, 3)]
+    for seed, (B, H, T, S, D) in enumerate(drawn):
+        q, k, random = draw(seed, (B, H, T, D), (B, H, S, D), (B, 1, 1 if seed == 2 else T, S))
+        mask = (random < 0) | (random == random.amin(-1, keepdim=True))
+        mask &= random != random.amax(-1, keepdim=True)
+        sizes = {"B": B, "H": H, "T": T, "S": S, "D": D}
+        note = "a mask (B, 1, 1, S)" if seed == 2 else "random mask"
+        cases.append(Case(sizes, (q, k, mask), note))
+    return tuple(cases)
+
+
+def _softmax(scores: Array, mask: Mask) -> Array:
+    return scores.masked_fill(~mask, -math.inf).softmax(-1)
+
+
+def _scale(q: Array, k: Array, v: Array) -> float:
+    return 1 / math.sqrt(q.shape[-1])
+
+
+def _weights(
+    weigh: Weigh = _softmax, scale: Callable[[Array, Array, Array], float] = _scale
+) -> Callable[[Array, Array, Mask], Array]:
+    """Weights, with another way from scaled scores (B, H, T, S) to them, or another scale."""
+    return lambda q, k, mask: weigh(q @ k.mT * scale(q, k, k), mask)
+
+
+def _repeated(scores: Array, mask: Mask) -> Mask:
+    """A mask for each head, folded as M0 M1 M0 M1 and not as M0 M0 M1 M1."""
+    B, H, T, S = scores.shape
+    return mask.expand(B, 1, T, S).repeat(H, 1, 1, 1).view(scores.shape)
+
+
+_INVERTED = "the mask is inverted: queries attend to what is hidden"
+_INVERTED_HINTS = (
+    "Look at the weight of a key where the mask is False: it should be 0.",
+    "Here True means may attend. What you fill or add must fall on the others, where ~mask is True.",
+)
+_HIDDEN_HINTS = (
+    "Look at the weight of a key where the mask is False: it should be 0.",
+    "Where the mask is False the score becomes -inf, before the softmax, and the new scores must be kept.",
+)
+_SCALE_HINTS = (
+    "Multiply q by 2: by how much do your scaled scores grow? Then count the places that divide.",
+    "Divide the scores once, before the softmax, by the square root of D, the width of one head.",
+)
+_AXIS_HINTS = (
+    "Sum your weights over each axis in turn: which sums are 1, which should be?",
+    "One row is one query: the softmax runs over the keys, the last axis.",
+)
+_ORDER_HINTS = (
+    "Give sample 1 another mask: in which samples do the weights change?",
+    "A mask (B, 1, T, S) meets (B, H, T, S) by itself: what is repeated or moved can only fall out of step.",
+)
+
+repaired_weights = Task(
+    name="repaired_weights",
+    arguments=("q", "k", "mask"),
+    results=(("weights", ("B", "H", "T", "S")),),
+    reference=_weights(),
+    cases=_cases,
+    variations=(
+        Variation(
+            "the scale comes after the softmax: the weights of a query do not sum to 1",
+            lambda q, k, mask: _softmax(q @ k.mT, mask) * _scale(q, k, k),
+            _SCALE_HINTS,
+        ),
+        Variation(
+            "the scale is there twice, before and after the softmax: the weights of a query do not sum to 1",
+            lambda q, k, mask: _weights()(q, k, mask) * _scale(q, k, k),
+            _SCALE_HINTS,
+        ),
+        Variation(
+            "the scores are divided by D: the square root of D is there twice",
+            _weights(scale=lambda q, k, v: 1 / q.shape[-1]),
+            _SCALE_HINTS,
+        ),
+        Variation(
+            "the scores are divided by the square root of E, the width of all heads, not of D",
+            _weights(scale=lambda q, k, v: 1 / math.sqrt(q.shape[1] * q.shape[-1])),
+            _SCALE_HINTS,
+        ),
+        *(
+            Variation(factor.fault, _weights(scale=factor.of), _SCALE_HINTS)
+            for factor in attention_faults.FACTORS
+            if "divided by D," not in factor.fault
+        ),
+        Variation(_INVERTED, _weights(lambda scores, mask: _softmax(scores, ~mask)), _INVERTED_HINTS),
+        Variation("the mask is ignored", _weights(lambda scores, mask: scores.softmax(-1)), _HIDDEN_HINTS),
+        Variation(
+            "the mask is applied after the softmax: the weights of a query do not sum to 1",
+            _weights(lambda scores, mask: scores.softmax(-1) * mask),
+            _HIDDEN_HINTS,
+        ),
+        Variation(
+            "hidden scores become 0, which hides nothing",
+            _weights(lambda scores, mask: (scores * mask).softmax(-1)),
+            _HIDDEN_HINTS,
+        ),
+        Variation(
+            "the mask is added to the scores, where True counts as 1: nothing is hidden",
+            _weights(lambda scores, mask: (scores + mask).softmax(-1)),
+            _HIDDEN_HINTS,
+        ),
+        Variation(
+            "the mask is multiplied by infinity: 0 times infinity is NaN",
+            _weights(lambda scores, mask: (scores + ~mask * -math.inf).softmax(-1)),
+            (
+                "Print what you add to the scores: where is it NaN? Of a bool mask, a product is float32, and there the"
+                " smallest number of float64 is -inf.",
+                "Fill in -inf without a product, or give the mask the type of the scores first.",
+            ),
+        ),
+        Variation(
+            "samples and heads of the mask are confused: it is repeated as M0 M1 M0 M1, the heads lie as M0 M0 M1 M1",
+            _weights(lambda scores, mask: _softmax(scores, _repeated(scores, mask))),
+            _ORDER_HINTS,
+        ),
+        Variation(
+            "every sample uses the mask of the first",
+            _weights(lambda scores, mask: _softmax(scores, mask[:1])),
+            _ORDER_HINTS,
+        ),
+        Variation(
+            "the softmax runs over the queries, not over the keys",
+            _weights(lambda scores, mask: scores.masked_fill(~mask, -1e9).softmax(-2)),
+            _AXIS_HINTS,
+        ),
+        Variation(
+            "the softmax runs over the heads, not over the keys",
+            _weights(lambda scores, mask: scores.masked_fill(~mask, -1e9).softmax(1)),
+            _AXIS_HINTS,
+        ),
+        Variation(
+            "the softmax is missing: these are scores",
+            _weights(lambda scores, mask: scores.masked_fill(~mask, -math.inf)),
+            _AXIS_HINTS,
+        ),
+    ),
+    hints=(
+        "Take a mask that is True throughout: if that is right, look at the mask, else at the scale and the softmax.",
+        "Four steps: products of queries and keys, scale, mask, softmax over the keys.",
+    ),
+    shape_hint="One score for each query and each key of a head: (B, H, T, S).",
+)
