@@ -23,6 +23,7 @@ TABLE = {
     **{name: {"dot_product", "masks", "measure"} for name in BACKENDS},
     **{name: {"multihead", "measure"} for name in TOOLS},
     **{name: {"multihead", "positions", "masks", "tiled"} for name in MODELS},
+    "models": {"block", "multihead", "positions", "masks", "tiled"},  # a decoder is made of blocks
     "checks": MECHANISM,
     "plots": set(),
     "experiments": MECHANISM,

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mha_course.checks import check, engine
-from mha_course.experiments import clinic
+from mha_course.checks import check, clinic, engine
 from tests.checks.heads import unreached
 
 

@@ -10,7 +10,7 @@ from tests.notebooks.store import VIEW, code_cells, compared, faults
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SECONDS = {"03": 45, "06": 75}  # of a lesson with trainings; any other has 30
+SECONDS = {"03": 45, "06": 75, "08": 45, "09": 60}  # of a lesson with trainings; any other has 30
 MACHINE_LESSONS = ("00", "10", "15")  # half of their outputs may depend on the machine, elsewhere a fifth
 
 

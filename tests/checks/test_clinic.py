@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mha_course import masks
-from mha_course.checks import probe
-from mha_course.experiments import clinic
+from mha_course.checks import clinic, probe
 from mha_course.multihead import MultiHeadAttention
 
 LETTERS = "ABCDEF"
