@@ -77,8 +77,8 @@ def fetch_two(
     by -p < 0 when both are a, if it is right about equal neighbours. Between them it is linear: for left a and right b
     it prefers b by (1 - w) r - w p, for left b and right a by w r - (1 - w) p. The first should be positive, the second
     negative, but with w >= 1/2 the second is not the smaller one. So in one of the two orders the right neighbour is
-    named wrongly, or, with w <= 1/2, the left one: both are right in half of the cases at the most, for any width of
-    the model and any training.
+    named wrongly, or, with w <= 1/2, the left one: whoever is right about equal neighbours names both of different
+    ones in half of the cases at the most, for any width of the model and any training.
 
     Args:
         heads: H.

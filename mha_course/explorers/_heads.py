@@ -25,6 +25,7 @@ from mha_course.explorers.base import Choice, Explorer, Readout, Slider
 
 TOKENS, WIDTH = "abcdef", 8  # T tokens, E features
 T = len(TOKENS)
+PLACES = "012345"  # of the rows after a wrong split, which no longer hold one token each
 STEPS = ("input", "view", "transpose", "transpose back", "merge")
 RIGHT, WRONG = "right", "wrong"
 COLOURS = np.array([*plots.COLOURS, "#F0E442", "#4D4D4D"])  # of the heads; yellow is Okabe and Ito's too
@@ -107,6 +108,7 @@ def draw(figure: Figure, state: State) -> None:
         grid.title.set_paths(_words((f"{title}: {step.shape}",), TITLE))
         grid.code.set_paths(_words((step.code,), CODE))
     _label(parts, shown, state.heads)
+    parts.rows.set_paths(_words(PLACES if state.split == WRONG and "H" in shown.axes else TOKENS))
 
     size, pitch = ((WEIGHT, WEIGHT), 9 * WEIGHT) if state.heads < 8 else ((10, WEIGHT), 85)
     lefts = WEIGHTS_LEFT + pitch * np.arange(state.heads)
@@ -242,13 +244,12 @@ def _lay_out(figure: Figure) -> SimpleNamespace:
     figure.set_layout_engine("none")  # every place is given in pixels
     ax = figure.add_axes((0, 0, 1, 1), xlim=(0, SIZE[0]), ylim=(SIZE[1], 0))
     ax.set_axis_off()
-    for x, top, pitch in [(LEFTS[1] - 10, TOP, CELL[1]), *((WEIGHTS_LEFT - 9, top, WEIGHT) for top in WEIGHTS_TOPS)]:
-        for t, token in enumerate(TOKENS):
-            ax.text(x, top + (t + 0.5) * pitch, token, ha="center", va="center", fontsize=9)
+    lower = [(WEIGHTS_LEFT - 9, *place, WEIGHT) for place in zip(WEIGHTS_TOPS, (TOKENS, PLACES), strict=True)]
+    for x, top, names, pitch in [(LEFTS[1] - 10, TOP, TOKENS, CELL[1]), *lower]:
+        for t, name in enumerate(names):
+            ax.text(x, top + (t + 0.5) * pitch, name, ha="center", va="center", fontsize=9)
     ax.text(8, 232, "cells: letter = token, digit = feature, colour = head that the feature belongs to", fontsize=9)
-    ax.text(
-        8, 251, "weights: row = query, column = key, 0 dark, 1 yellow; strip = head of query's features", fontsize=9
-    )
+    ax.text(8, 251, "weights: row = query, column = key, dark 0, yellow 1; strip = head of its features", fontsize=9)
     for top, name in zip(WEIGHTS_TOPS, (RIGHT, WRONG), strict=True):
         ax.text(8, top + 2.9 * WEIGHT, f"{name} split", fontsize=10)
     return SimpleNamespace(

@@ -52,5 +52,16 @@ def check_heads(heads: Tensor, q: Tensor) -> None:
         raise ValueError(f"backend must return (B, H, T, D) = {tuple(q.shape)}, got {tuple(heads.shape)}")
 
 
+def check_turned(turned: Tensor, x: Tensor) -> Tensor:
+    """Return what rotary made of x; raise unless it has the shape and type of x."""
+    if not isinstance(turned, Tensor):
+        raise TypeError(f"rotary must return a tensor (B, H, T, D), got {type(turned).__name__}")
+    if turned.shape != x.shape:
+        raise ValueError(f"rotary must return (B, H, T, D) = {tuple(x.shape)}, got {tuple(turned.shape)}")
+    if turned.dtype != x.dtype:
+        raise TypeError(f"rotary must return the type of its input, {x.dtype}, got {turned.dtype}")
+    return turned
+
+
 def _autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

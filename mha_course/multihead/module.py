@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from mha_course.dot_product import attention, check_addend, check_number
 from mha_course.masks._inputs import check_integer
-from mha_course.multihead._inputs import check_backend, check_heads, check_input, check_lengths, size
+from mha_course.multihead._inputs import (
+    check_backend,
+    check_heads,
+    check_input,
+    check_lengths,
+    check_turned,
+    size,
+)
 from mha_course.multihead.steps import Attend, and_causal, merge_heads, one_per_query_head, sdpa, split_heads
 
 Maybe = Tensor | None
@@ -48,7 +55,9 @@ class MultiHeadAttention(nn.Module):
     head h // (H / Hkv). A query that may attend to nothing gets heads 0, hence out = out_proj.bias,
     and adds nothing to any other gradient. NaN or infinity behind a mask does reach the output,
     because 0 times NaN is NaN, and with "sdpa" so does a hidden score that overflows; other finite
-    values do not.
+    values do not. Hide keys by mask or by -inf: where all of a row's score_bias is a large finite
+    number, such as -1e9, PyTorch's fused kernel returns the right numbers with wrong gradients. It
+    has no second derivatives and no forward mode either; "explicit" has all of these.
 
     The weights start Xavier-uniform in each of the four matrices, the biases at 0, so inputs of
     variance 1 give queries and keys of variance 1 where E = Ek = H D. (nn.MultiheadAttention draws
@@ -181,11 +190,11 @@ class MultiHeadAttention(nn.Module):
         Raises:
             TypeError: query, key or value is not a floating point tensor, or not of the type of the
                 parameters (outside autocast); mask is not bool; score_bias is not floating point;
-                is_causal is not a bool; backend returns no tensor.
+                is_causal is not a bool; backend or rotary returns no tensor, rotary another type.
             ValueError: value without key; query, key or value of another number of axes or width;
                 different batch sizes; key and value of different length; mask or score_bias that does
                 not broadcast to (B, H, T, S) or is on another device; is_causal with T != S;
-                backend returns another shape than that of q.
+                backend returns another shape than that of q; rotary another one than it got.
         """
         if self.backend == "explicit":
             return self.trace(query, key, value, mask=mask, score_bias=score_bias, is_causal=is_causal).out
@@ -251,4 +260,6 @@ class MultiHeadAttention(nn.Module):
         v = split_heads(self.v_proj(value), self.head_dim)  # (B, Hkv, S, D)
         for name, x in (("mask", mask), ("score_bias", score_bias)):
             check_addend(name, x, (*q.shape[:-1], k.shape[-2]), q)
-        return (q, k, v) if self.rotary is None else (self.rotary(q), self.rotary(k), v)
+        if self.rotary is not None:
+            q, k = check_turned(self.rotary(q), q), check_turned(self.rotary(k), k)
+        return q, k, v

@@ -84,14 +84,13 @@ def trace_shapes(
     """
     if not isinstance(module, MultiHeadAttention):
         raise TypeError(f"module must be a MultiHeadAttention, got {type(module).__name__}")
-    entered: dict[nn.Module, Tensor] = {}
-    left: dict[nn.Module, Tensor] = {}
+    passed: list[tuple[Tensor, Tensor]] = []  # through q_proj, k_proj, v_proj and out_proj, in this order
 
     def record(linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        entered[linear], left[linear] = inputs[0], output
+        passed.append((inputs[0], output))
 
     linears = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
-    handles = [linear.register_forward_hook(record) for linear in linears]
+    handles = [linear.register_forward_hook(record) for linear in dict.fromkeys(linears)]  # one may stand twice
     try:
         with torch.no_grad():
             run = module.trace(query, key, value, mask=mask)
@@ -99,7 +98,7 @@ def trace_shapes(
         for handle in handles:
             handle.remove()
 
-    (of_q, of_k, of_v), (q, k, v) = ([seen[x] for x in linears[:3]] for seen in (entered, left))
+    (of_q, q), (of_k, k), (of_v, v), (of_out, out) = passed
     E, H = of_q.shape[-1], "H" if run.k.shape[1] == run.q.shape[1] else "Hkv"
     found = [
         ("input", "query", "B T E", of_q),
@@ -114,7 +113,7 @@ def trace_shapes(
         ("3 scores", "q k^T / sqrt(D)", "B H T S", run.scores),
         ("4 softmax", "weights", "B H T S", run.weights),
         ("5 weighted sum", "weights v", "B H T D", run.heads),
-        ("6 merge", "heads side by side", "B T HD", entered[module.out_proj]),
-        ("7 output projection", "out", "B T E", left[module.out_proj]),
+        ("6 merge", "heads side by side", "B T HD", of_out),
+        ("7 output projection", "out", "B T E", out),
     ]
     return ShapeTrace(Shape(step, name, tuple(axes.split()), tuple(x.shape)) for step, name, axes, x in found)

@@ -61,7 +61,9 @@ def sdpa(
         added = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
     if added is not None:
         added = added[(None,) * (4 - added.ndim)]  # the fused kernel takes two axes or four
-    grouped = q.shape[1] != k.shape[1]  # faster than repeating k and v, and half the memory
+    grouped = False
+    if q.shape[1] != k.shape[1]:  # a branch: as a value, it would be symbolic in a compiled graph
+        grouped = True  # faster than repeating k and v, and half the memory
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=added, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )

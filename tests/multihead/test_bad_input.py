@@ -211,3 +211,19 @@ def test_under_autocast_double_is_still_refused() -> None:
     module = MultiHeadAttention(E, 3)
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="must have the same dtype"):
         module(query.double())
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "explicit"])
+@pytest.mark.parametrize(
+    ("rotary", "error", "message"),
+    [
+        (lambda x: x[:, :, -1:], ValueError, "rotary must return (B, H, T, D) = (2, 4, 5, 3), got (2, 4, 1, 3)"),
+        (lambda x: x[..., :2], ValueError, "rotary must return (B, H, T, D) = (2, 4, 5, 3), got (2, 4, 5, 2)"),
+        (lambda x: None, TypeError, "rotary must return a tensor (B, H, T, D), got NoneType"),
+        (torch.Tensor.double, TypeError, "rotary must return the type of its input, torch.float32, got torch.float64"),
+    ],
+)
+def test_what_rotary_returns(backend: str, rotary: object, error: type[Exception], message: str) -> None:
+    module = MultiHeadAttention(12, 4, rotary=rotary, backend=backend)
+    with refuses(error, message):
+        module(torch.zeros(2, 5, 12))

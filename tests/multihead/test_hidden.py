@@ -197,3 +197,19 @@ def test_inputs_are_left_alone_and_their_layout_does_not_matter(backend) -> None
         got = module(*inputs, mask=mask.T.contiguous().T, score_bias=bias.mT.contiguous().mT)
         assert_close(got, want)
         assert_close([*inputs, mask, bias], copies, rtol=0, atol=0)
+
+
+def test_a_row_of_large_finite_score_bias_has_wrong_gradients_in_sdpa_alone_as_documented() -> None:
+    """If PyTorch mends its kernel, this test fails, and the docstring can lose its sentence."""
+    torch.manual_seed(0)
+    module, x, bias = MultiHeadAttention(12, 3), torch.randn(2, 5, 12), torch.zeros(5, 5)
+    bias[2] = -1e9
+    outs, grads = [], []
+    for backend in ("sdpa", "explicit"):
+        module.backend = backend
+        module.zero_grad()
+        outs.append(module(x, score_bias=bias))
+        outs[-1].square().sum().backward()
+        grads.append(module.v_proj.weight.grad.clone())
+    assert_close(*outs)
+    assert (grads[0] - grads[1]).norm() > 0.1 * grads[1].norm()

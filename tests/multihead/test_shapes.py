@@ -98,3 +98,12 @@ def test_it_runs_once_and_leaves_the_module_as_it_was() -> None:
 def test_another_module_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^module must be a MultiHeadAttention, got MultiheadAttention$"):
         trace_shapes(nn.MultiheadAttention(16, 4), torch.randn(2, 3, 16))
+
+
+def test_a_projection_that_is_used_twice() -> None:
+    module = MultiHeadAttention(12, 3)
+    module.k_proj = module.q_proj  # shared queries and keys
+    found = {shape.tensor: shape.sizes for shape in trace_shapes(module, torch.randn(2, 5, 12), torch.randn(2, 7, 12))}
+    assert (found["query"], found["key"]) == ((2, 5, 12), (2, 7, 12))
+    assert (found["q_proj(query)"], found["k_proj(key)"]) == ((2, 5, 12), (2, 7, 12))
+    assert all(not linear._forward_hooks for linear in module.children())

@@ -10,6 +10,7 @@ from torch.func import functional_call, grad, stack_module_state
 from torch.testing import assert_close
 
 from mha_course import MultiHeadAttention, masks
+from mha_course.multihead.steps import sdpa, split_heads
 from tests.multihead.modules import BACKENDS, EK, EV, B, D, E, S, T, bools, leaf, numbers, ours
 
 EVERYTHING = "is_causal, mask and score_bias"
@@ -230,3 +231,15 @@ def test_cuda(backend) -> None:
         there = {name: x.cuda() if isinstance(x, Tensor) else x for name, x in options.items()}
         got = with_gradients(copy.deepcopy(module).cuda(), tuple(x.cuda() for x in args), there)
         assert_close([x.cpu() for x in got], want)
+
+
+@pytest.mark.unchecked
+def test_compiles_where_the_width_of_a_head_is_not_fixed() -> None:
+    def attend(x: Tensor, head_dim: int) -> Tensor:
+        q = split_heads(x, head_dim)
+        return sdpa(q, q, q, mask=None, score_bias=None, scale=None, is_causal=False, dropout_p=0.0)
+
+    torch._dynamo.reset()
+    compiled, x = torch.compile(attend, backend="eager", fullgraph=True), numbers(B, T, 12)
+    for head_dim in (6, 3, 4):
+        assert_close(compiled(x, head_dim), attend(x, head_dim))
