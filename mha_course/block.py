@@ -49,7 +49,7 @@ class MLP(nn.Module):
         super().__init__()
         embed_dim = check_integer("embed_dim", embed_dim, least=1)
         hidden = check_integer("hidden", hidden, least=1)
-        if activation not in ACTIVATIONS:
+        if activation not in tuple(ACTIVATIONS):  # a list has no hash
             raise ValueError(f'activation must be "gelu" or "relu", got {activation!r}')
         self.activation = activation
         linear = partial(nn.Linear, bias=bias, device=device, dtype=dtype)

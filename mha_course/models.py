@@ -83,7 +83,9 @@ class Decoder(nn.Module):
         check_norm(norm)
         if positions not in ("learned", "rotary", None):
             raise ValueError(f'positions must be "learned", "rotary" or None, got {positions!r}')
-        if (max_length is not None) != (positions == "learned"):
+        if positions == "learned" and max_length is None:
+            raise ValueError('max_length is needed with positions "learned", got None')
+        if positions != "learned" and max_length is not None:
             raise ValueError(f'max_length is for positions "learned" alone, got {max_length} with {positions!r}')
 
         block = partial(
@@ -99,6 +101,9 @@ class Decoder(nn.Module):
             backend=backend,
         )
         head_dim = block(device="meta").attention.head_dim  # what a block refuses is refused at depth 0 too
+        if positions == "rotary" and head_dim % 2:
+            what = f"got {embed_dim} / {num_heads}"
+            raise ValueError(f'embed_dim / num_heads must be even with positions "rotary", {what}')
         rotary = Rotary(head_dim) if positions == "rotary" else None
         self.dropout = dropout
         self.embedding = nn.Embedding(self.vocabulary, embed_dim, device=device, dtype=dtype)
@@ -110,12 +115,13 @@ class Decoder(nn.Module):
         if norm == "pre":
             self.norm = nn.LayerNorm(embed_dim, bias=bias, device=device, dtype=dtype)
         self.read_out = nn.Linear(embed_dim, self.vocabulary, bias=False, device=device, dtype=dtype)
-        if tied:
-            self.read_out.weight = self.embedding.weight
+        self.tied = tied
+        self.register_load_state_dict_post_hook(_tie)  # with assign=True each name gets a tensor of its own
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, as GPT-2 starts."""
+        _tie(self)  # `to_empty` from the meta device gives each name a tensor of its own
         std = STD * math.sqrt(WIDTH / self.embedding.embedding_dim)
         small = std / math.sqrt(2 * max(len(self.blocks), 1))
         for name, parameter in self.named_parameters():
@@ -156,3 +162,9 @@ class Decoder(nn.Module):
     def extra_repr(self) -> str:
         """The dropout; the rest is said by the parts."""
         return f"dropout={self.dropout}"
+
+
+def _tie(model: Decoder, _: object = None) -> None:
+    """Let the read-out use the embedding's matrix, if it should."""
+    if model.tied:
+        model.read_out.weight = model.embedding.weight

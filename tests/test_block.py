@@ -266,6 +266,7 @@ def refuses(error: type[Exception], message: str):
         ({"hidden": 0}, ValueError, "hidden must be at least 1, got 0"),
         ({"hidden": 2.5}, TypeError, "hidden must be an integer, got float"),
         ({"activation": "swish"}, ValueError, 'activation must be "gelu" or "relu", got \'swish\''),
+        ({"activation": []}, ValueError, 'activation must be "gelu" or "relu", got []'),
         ({"dropout": 1.5}, ValueError, "dropout must lie in [0, 1], got 1.5"),
         ({"dropout": None}, TypeError, "dropout must be a number, got NoneType"),
         ({"backend": "flash"}, ValueError, 'backend must be "sdpa", "explicit" or callable, got \'flash\''),

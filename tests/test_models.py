@@ -235,7 +235,7 @@ def refuses(error: type[Exception], message: str):
         ({"num_heads": 5}, ValueError, "num_heads must divide embed_dim if head_dim is None, got 5 and 12"),
         ({"num_layers": -1}, ValueError, "num_layers must be at least 0, got -1"),
         ({"num_layers": 1.0}, TypeError, "num_layers must be an integer, got float"),
-        ({"max_length": None}, ValueError, "max_length is for positions \"learned\" alone, got None with 'learned'"),
+        ({"max_length": None}, ValueError, 'max_length is needed with positions "learned", got None'),
         ({"positions": None}, ValueError, 'max_length is for positions "learned" alone, got 7 with None'),
         ({"positions": "rotary"}, ValueError, "max_length is for positions \"learned\" alone, got 7 with 'rotary'"),
         ({"max_length": 0}, ValueError, "max_length must be at least 1, got 0"),
@@ -243,7 +243,7 @@ def refuses(error: type[Exception], message: str):
         (
             {"num_heads": 12, "positions": "rotary", "max_length": None},
             ValueError,
-            "rotary_dim must be at least 2, got 1",
+            'embed_dim / num_heads must be even with positions "rotary", got 12 / 12',
         ),
         ({"norm": "no"}, ValueError, 'norm must be "pre" or "post", got \'no\''),
         ({"hidden": 0}, ValueError, "hidden must be at least 1, got 0"),

@@ -84,7 +84,7 @@ class PatientB(Attention):
     """Attention with one fault."""
 
     def weigh(self, q: Heads, k: Heads, mask: Mask | None) -> Weights:
-        """Scores, mask, softmax, scale."""
+        """Weights of every query."""
         scores = q @ k.mT
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
@@ -95,7 +95,7 @@ class PatientC(Attention):
     """Attention with one fault."""
 
     def weigh(self, q: Heads, k: Heads, mask: Mask | None) -> Weights:
-        """Scores, scale, mask, softmax."""
+        """Weights of every query."""
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         if mask is not None:
             scores = scores + mask.to(scores.dtype) * torch.finfo(scores.dtype).min
@@ -114,7 +114,7 @@ class PatientE(Attention):
     """Attention with one fault."""
 
     def weigh(self, q: Heads, k: Heads, mask: Mask | None) -> Weights:
-        """Scale, scores, scale, mask, softmax."""
+        """Weights of every query."""
         q = q / math.sqrt(q.shape[-1])
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         if mask is not None:
@@ -126,7 +126,7 @@ class PatientF(Attention):
     """Attention with one fault."""
 
     def weigh(self, q: Heads, k: Heads, mask: Mask | None) -> Weights:
-        """Scores of all heads of all samples along one axis, scale, mask, softmax."""
+        """Weights of every query."""
         B, H = q.shape[:2]
         scores = q.flatten(0, 1) @ k.flatten(0, 1).mT / math.sqrt(q.shape[-1])  # (B H, T, S)
         if mask is not None:

@@ -160,12 +160,12 @@ leak_probe = Task(
             _EVERY_HINTS,
         ),
         Variation(
-            "one sample alone is looked at: the others may have other masks",
+            "one sample alone is looked at: the others may have other masks, or fn is given one sample at a time",
             _probe(reduce=lambda moved: moved[0].any(-1)),
             _EVERY_HINTS,
         ),
         Variation(
-            "one sample alone is looked at: the others may have other masks",
+            "one sample alone is looked at: the others may have other masks, or fn is given one sample at a time",
             _probe(reduce=lambda moved: moved[-1].any(-1)),
             _EVERY_HINTS,
         ),
@@ -240,7 +240,8 @@ leak_probe = Task(
     ),
     hints=(
         "Probe lambda x: x by hand: row t moves with token t alone.",
-        "For every token: a copy of x with that token changed, fn of it, and which rows differ from those of fn(x).",
+        "For every token: a copy of x with that token changed, fn of it, and which rows differ from those of fn(x). "
+        "Call fn on tensors of the shape of x, since other sizes round differently.",
     ),
     shape_hint="One column for each changed token, one row for each row of the result: any over samples and features.",
 )

@@ -49,6 +49,15 @@ def _repeated(scores: Array, mask: Mask) -> Mask:
     return mask.expand(B, 1, T, S).repeat(H, 1, 1, 1).view(scores.shape)
 
 
+def _filled(fill: float, last: Callable[[Array], Array]) -> Weigh:
+    """Fill hidden scores, and take another step than the softmax over the keys."""
+    return lambda scores, mask: last(scores.masked_fill(~mask, fill))
+
+
+def _filled_late(fill: float) -> Weigh:
+    return lambda scores, mask: scores.softmax(-1).masked_fill(~mask, fill)
+
+
 _INVERTED = "the mask is inverted: queries attend to what is hidden"
 _INVERTED_HINTS = (
     "Look at the weight of a key where the mask is False: it should be 0.",
@@ -70,6 +79,12 @@ _ORDER_HINTS = (
     "Give sample 1 another mask: in which samples do the weights change?",
     "A mask (B, 1, T, S) meets (B, H, T, S) by itself: what is repeated or moved can only fall out of step.",
 )
+_FILLS = (-math.inf, -1e9)
+_LAST_STEPS: dict[str, Callable[[Array], Array]] = {
+    "the softmax runs over the queries, not over the keys": lambda scores: scores.softmax(-2),
+    "the softmax runs over the heads, not over the keys": lambda scores: scores.softmax(1),
+    "the softmax is missing: these are scores": lambda scores: scores,
+}
 
 repaired_weights = Task(
     name="repaired_weights",
@@ -110,6 +125,14 @@ repaired_weights = Task(
             _weights(lambda scores, mask: scores.softmax(-1) * mask),
             _HIDDEN_HINTS,
         ),
+        *(
+            Variation(
+                "the mask is applied after the softmax: the weights of a query do not sum to 1",
+                _weights(_filled_late(fill)),
+                _HIDDEN_HINTS,
+            )
+            for fill in _FILLS
+        ),
         Variation(
             "hidden scores become 0, which hides nothing",
             _weights(lambda scores, mask: (scores * mask).softmax(-1)),
@@ -139,20 +162,10 @@ repaired_weights = Task(
             _weights(lambda scores, mask: _softmax(scores, mask[:1])),
             _ORDER_HINTS,
         ),
-        Variation(
-            "the softmax runs over the queries, not over the keys",
-            _weights(lambda scores, mask: scores.masked_fill(~mask, -1e9).softmax(-2)),
-            _AXIS_HINTS,
-        ),
-        Variation(
-            "the softmax runs over the heads, not over the keys",
-            _weights(lambda scores, mask: scores.masked_fill(~mask, -1e9).softmax(1)),
-            _AXIS_HINTS,
-        ),
-        Variation(
-            "the softmax is missing: these are scores",
-            _weights(lambda scores, mask: scores.masked_fill(~mask, -math.inf)),
-            _AXIS_HINTS,
+        *(
+            Variation(fault, _weights(_filled(fill, last)), _AXIS_HINTS)
+            for fault, last in _LAST_STEPS.items()
+            for fill in _FILLS
         ),
     ),
     hints=(

@@ -18,7 +18,7 @@ STACKS: Mapping[str, Mapping[str, Any]] = {
     "attention alone": {"skip": "none", "norm": "none", "mlp": False},
     "with an MLP": {"skip": "none", "norm": "none", "mlp": True},
     "with LayerNorm": {"skip": "none", "norm": "pre", "mlp": False},
-    "with both": {"skip": "none", "norm": "pre", "mlp": True},
+    "with MLP and LayerNorm": {"skip": "none", "norm": "pre", "mlp": True},
     "with a skip": {"skip": "both", "norm": "none", "mlp": False},
     "with all (a block)": {"skip": "both", "norm": "pre", "mlp": True},
 }

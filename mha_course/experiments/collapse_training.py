@@ -1,7 +1,6 @@
 """Trainings of notebook 08: a head that should sometimes do nothing, and a decoder whose parts are taken away."""
 
 import itertools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -130,14 +129,10 @@ def idle_head(place: str, task: str, *, runs: int = 8, steps: int = 200, lr: flo
         torch.default_generator.manual_seed(seed)
         heads = Heads(place, runs)
     generator = torch.Generator().manual_seed(seed)
-
-    def batches() -> Iterator[tuple[Tensor, ...]]:
-        while True:
-            asked = ask(task, runs, BATCH, generator)
-            yield *asked[:3], asked.answer
-
+    drawn = (ask(task, runs, BATCH, generator) for _ in itertools.count())
+    batches = ((*asked[:3], asked.answer) for asked in drawn)
     # a sum over the runs: each gets the gradient that it would have alone
-    fit(heads, batches(), loss=lambda trace, y: _errors(trace, y).mean(1).sum(), steps=steps, lr=lr)
+    fit(heads, batches, loss=lambda trace, y: _errors(trace, y).mean(1).sum(), steps=steps, lr=lr)
     asked = ask(task, runs, 1000, torch.Generator().manual_seed(1_000_000 + seed))
     with torch.no_grad():
         trace = heads(*asked[:3])
@@ -220,9 +215,8 @@ def decoder(depth: int, *, part: str = "all", norm: Norm = "pre") -> Decoder:
         elif part == "no MLP":
             block.register_module("mlp", Nothing())
         elif part == "no norm":
-            for layer in (block, model):
-                for name in [name for name, _ in layer.named_children() if name.endswith("norm")]:
-                    layer.register_module(name, nn.Identity())
+            for layer, name in ((block, "attention_norm"), (block, "mlp_norm"), (model, "norm")):
+                layer.register_module(name, nn.Identity())
     return model
 
 
@@ -285,15 +279,20 @@ def repeated(batch: int, generator: torch.Generator) -> tuple[Integer[Tensor, "B
 def weight_on_answer(model: Decoder) -> Float[np.ndarray, "depth H"]:
     """Measure each head's weight on the tokens that follow an earlier appearance of the present one, (depth, H).
 
-    It is the mean over the places of 200 new sequences that have an answer. The model has whole pre-norm blocks.
+    It is the mean over the places of 200 new sequences that have an answer; (0, 4) if there is no block.
+
+    Raises:
+        ValueError: a block is not a whole pre-norm block.
     """
     tokens, target = repeated(200, torch.Generator().manual_seed(2_000_000))
     asked = (target != NO_ANSWER)[:, None, :, None]  # (B, 1, T, 1)
     answer = F.pad(tokens[:, :, None] == tokens[:, None, :-1], (1, 0))[:, None]  # (B, 1, T, T)
     x, found = model.positions(model.embedding(tokens)), []
     for block in model.blocks:
-        assert isinstance(block, Block)
+        gone = any(isinstance(part, Nothing | nn.Identity) for part in block.children())
+        if gone or not isinstance(block, Block) or block.norm != "pre":
+            raise ValueError("model must have whole pre-norm blocks")
         weights = block.attention.trace(block.attention_norm(x), is_causal=True).weights
         found.append((weights * (asked & answer)).sum((0, 2, 3)) / asked.sum())
         x = block(x, is_causal=True)
-    return torch.stack(found).numpy()
+    return torch.stack(found).numpy() if found else np.zeros((0, HEADS), dtype=np.float32)

@@ -83,7 +83,9 @@ def readout(state: State) -> Readout:
     said = f"After {_layers(state.layers)} the rows differ by {_short(residual)} of their size: "
     if residual < ALIKE:
         return Readout(rows, f"{said}collapsed, the next layer cannot tell one token from another.")
-    return Readout(rows, f"{said}{'they grow alike, but ' if residual < 0.5 else ''}the tokens can be told apart.")
+    return Readout(
+        rows, f"{said}{'they have grown alike, but ' if residual < 0.5 else ''}the tokens can be told apart."
+    )
 
 
 def collapse() -> Explorer:

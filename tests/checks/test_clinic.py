@@ -79,6 +79,11 @@ def test_each_has_one_step_of_its_own_and_says_nothing_about_it(letter: str) -> 
     assert len(own) == 1
     assert cls.__doc__ == "Attention with one fault."
     assert "fault" not in inspect.getsource(cls).split('"""', 2)[2]
+    assert vars(cls)[own[0]].__doc__ == {
+        "weigh": "Weights of every query.",
+        "drop": "Drop weights.",
+        "project": "Return q, k and v, split into heads.",
+    }.get(own[0])
     right = healthy()
     for name in own:
         setattr(right, name, getattr(clinic.patient(letter), name))

@@ -68,6 +68,14 @@ def hidden(masked):
     return weigh(masked=masked)
 
 
+def filled(fill, weights):
+    return weigh(masked=lambda scores, mask: scores.masked_fill(~mask, fill), weights=weights)
+
+
+def filled_late(fill):
+    return lambda q, k, mask: weigh(masked=lambda s, m: s)(q, k, mask).masked_fill(~mask, fill)
+
+
 def repeated(scores, mask):
     B, H, T, S = scores.shape
     folded = mask.expand(B, 1, T, S)[:, 0].repeat(H, 1, 1)
@@ -109,11 +117,12 @@ WRONG = [
     (hidden(repeated), "samples and heads of the mask are confused"),
     (patients("F"), "samples and heads of the mask are confused"),
     (hidden(lambda scores, mask: scores.masked_fill(~mask[0], -math.inf)), "every sample uses the mask of the first"),
-    (weigh(masked=lambda s, m: s.masked_fill(~m, -1e9), weights=lambda s: s.softmax(2)), "the softmax runs over the q"),
-    (weigh(masked=lambda s, m: s.masked_fill(~m, -1e9), weights=lambda s: s.softmax(1)), "the softmax runs over the h"),
-    (weigh(weights=lambda s: s), "the softmax is missing"),
+    *((filled_late(fill), "the mask is applied after the softmax") for fill in (0, -math.inf, -1e9)),
+    *((filled(fill, lambda s: s.softmax(2)), "the softmax runs over the q") for fill in (-math.inf, -1e9)),
+    *((filled(fill, lambda s: s.softmax(1)), "the softmax runs over the h") for fill in (-math.inf, -1e9)),
+    *((filled(fill, lambda s: s), "the softmax is missing") for fill in (-math.inf, -1e9)),
     # not named
-    (weigh(weights=lambda s: s.softmax(2)), "weights holds NaN"),
+    (weigh(weights=lambda s: s.softmax(0)), "weights holds NaN"),
     (weigh(weights=lambda s: s.softmax(-1).mean(1)), "weights has the wrong shape"),
     (lambda q, k, mask: weigh()(q, k, mask) @ k, "weights has the wrong shape"),
     (weigh(scores=lambda q, k: q @ k), "it raises RuntimeError"),

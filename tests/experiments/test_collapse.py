@@ -99,6 +99,7 @@ class TestCollapse:
     def test_only_the_skip_holds(self) -> None:
         curves = lesson.all_stacks(12, seeds=3)
         assert list(curves) == list(lesson.STACKS)
+        assert "with MLP and LayerNorm" in curves
         for name, curve in curves.items():
             assert curve.shape == (3, 13)
             if name in ("with a skip", "with all (a block)"):
@@ -290,6 +291,13 @@ class TestDecoder:
                 answer += sum(w[:, s] for s in range(1, t + 1) if row[s - 1] == row[t])
                 places += 1
             assert_allclose(found[layer], answer / places, rtol=1e-4)
+
+    def test_weight_on_answer_needs_whole_blocks(self) -> None:
+        assert training.weight_on_answer(training.decoder(0)).shape == (0, 4)
+        models = [training.decoder(1, part=part) for part in training.PARTS[1:]]
+        for model in (*models, training.decoder(1, norm="post")):
+            with pytest.raises(ValueError, match=r"^model must have whole pre-norm blocks$"):
+                training.weight_on_answer(model)
 
     def test_rate_goes_up_and_down(self, monkeypatch) -> None:
         seen = []

@@ -197,7 +197,10 @@ def test_readout() -> None:
         ({"layers": 1}, "After 1 layer the rows differ by 0.73 of their size: the tokens can be told apart."),
         ({}, "After 3 layers the rows differ by 1e-07 of their size: collapsed, the next layer cannot tell"),
         ({"skip": "yes"}, "of their size: the tokens can be told apart."),
-        ({"layers": 2}, "After 2 layers the rows differ by 0.02 of their size: they grow alike, but the tokens can"),
+        (
+            {"layers": 2},
+            "After 2 layers the rows differ by 0.02 of their size: they have grown alike, but the tokens can",
+        ),
     ],
 )
 def test_what_a_state_means(moved: dict[str, object], said: str) -> None:
