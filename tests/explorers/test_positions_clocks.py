@@ -15,6 +15,7 @@ from PIL import Image
 from mha_course import explorers, plots
 from mha_course.explorers import _positions_clocks as clocks
 from mha_course.positions import sinusoidal
+from tests.explorers.panel import expect_every_value_to_change_the_picture
 from tests.plots.drawn import overlapping, texts_outside
 
 CONTROLS = {control.name: control for control in clocks.CONTROLS}
@@ -277,16 +278,4 @@ def test_a_blitted_redraw_equals_a_fresh_full_draw(moved: dict) -> None:
 
 
 def test_through_the_panel_every_value_of_every_control_changes_the_picture() -> None:
-    explorer = explorers.positions()
-    picture, numbers = bytes(explorer.picture.value), explorer.numbers.value
-    for name, control in CONTROLS.items():
-        values = control.values()
-        for value in values if len(values) < 10 else (0, 99, 101, 255):
-            explorer.controls[name].value = value
-            assert explorer.error.value == ""
-            same = value == START[name]
-            assert (bytes(explorer.picture.value) == picture) == same, (name, value)
-            assert (explorer.numbers.value == numbers) == same, (name, value)
-        explorer.controls[name].value = START[name]
-        assert (bytes(explorer.picture.value), explorer.numbers.value) == (picture, numbers), name
-    explorer.close()
+    expect_every_value_to_change_the_picture(explorers.positions(), (0, 99, 101, 255))
