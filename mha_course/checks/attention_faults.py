@@ -5,16 +5,18 @@ q (B, T, D), k (B, S, D), v (B, S, Dv) -> weights (B, T, S), out (B, T, Dv)
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.checks.task import Variation
+from mha_course.checks.parting import Step
+from mha_course.checks.task import Variation, stepped
 from mha_course.dot_product import attention
 
 Array = Float[Tensor, "..."]
 Pair = tuple[Array, Array]
+Three = tuple[Array, Array, Array]
 
 
 def right(q: Array, k: Array, v: Array) -> Pair:
@@ -23,46 +25,63 @@ def right(q: Array, k: Array, v: Array) -> Pair:
     return weights, out
 
 
-def _scaled(factor: Callable[[Array, Array, Array], float]) -> Callable[[Array, Array, Array], Pair]:
-    """Attention with another factor on the scores, computed from q, k and v."""
-    return lambda q, k, v: attention(q, k, v, scale=factor(q, k, v))[1:]
+def built(
+    use: Callable[[Array, Array, Array], Three] = lambda q, k, v: (q, k, v),
+    score: Callable[[Array, Array], Array] = lambda q, k: q @ k.mT,
+    scale: Callable[[Array, Array, Array], float] = lambda q, k, v: 1 / math.sqrt(q.shape[-1]),
+    weigh: Callable[[Array], Array] = lambda scores: scores.softmax(-1),
+    late: Callable[[Array, Array], Array] = lambda weights, q: weights,
+    mix: Callable[[Array, Array, Array], Array] = lambda scores, weights, v: weights @ v,
+    show: Callable[[Array, Array], Array] = lambda scores, weights: weights,
+    finish: Callable[[Array, Array], Array] = lambda out, q: out,
+    order: Callable[[Array, Array], Pair] = lambda weights, out: (weights, out),
+) -> Callable[[Array, Array, Array], Pair]:
+    """Attention, (weights, out), with some steps changed.
 
-
-def _scaled_late(q: Array, k: Array, v: Array) -> Pair:
-    weights = attention(q, k, v, scale=1.0).weights / math.sqrt(q.shape[-1])
-    return weights, weights @ v
-
-
-def _out_scaled(q: Array, k: Array, v: Array) -> Pair:
-    weights, out = attention(q, k, v, scale=1.0)[1:]
-    return weights, out / math.sqrt(q.shape[-1])
-
-
-def _weighted(to_weights: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Pair]:
-    """Attention with another way from scaled scores (B, T, S) to weights."""
+    Args:
+        use: from q, k and v to those that are used.
+        score: their products, (B, T, S).
+        scale: the factor on them.
+        weigh: from scaled scores to weights.
+        late: what becomes of the weights, from them and q.
+        mix: from scores, weights and values to the output.
+        show: from scores and weights to those that are returned.
+        finish: what becomes of the output, from it and q.
+        order: the two results.
+    """
 
     def fn(q: Array, k: Array, v: Array) -> Pair:
-        weights = to_weights(attention(q, k, v).scores)
-        return weights, weights @ v
+        used = use(q, k, v)
+        scores = score(*used[:2]) * scale(*used)
+        weights = late(weigh(scores), q)
+        return order(show(scores, weights), finish(mix(scores, weights, used[2]), q))
 
     return fn
 
 
-def _over_all_keys(q: Array, k: Array, v: Array) -> Pair:
-    weights, out = right(*(x.flatten(0, 1) for x in (q, k, v)))  # (B T, B S), (B T, Dv)
-    return weights, out.view(*q.shape[:2], -1)
+def steps(q: Array, k: Array, v: Array) -> tuple[Step, ...]:
+    """The numbers of each step of attention, for `parting`."""
+    scores = q @ k.mT
+    weights, out = right(q, k, v)
+    return (
+        Step("products of queries and keys", scores),
+        Step("scaled scores", scores / math.sqrt(q.shape[-1])),
+        Step("weights", weights),
+        Step("output", out),
+    )
 
 
-def _keys_reshaped(q: Array, k: Array, v: Array) -> Pair:
-    scores = q @ k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]) / math.sqrt(q.shape[-1])
-    weights = scores.softmax(-1)
-    return weights, weights @ v
+def _changed(fault: str, hints: tuple[str, str], **changes: Any) -> Variation:
+    return stepped(built, fault, hints, **changes)
 
 
-def transposed_scores(q: Array, k: Array, v: Array) -> Pair:
-    """Scores of keys against queries, softmax over the last axis; raises when T != S."""
-    weights = (k @ q.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1)  # (B, S, T)
-    return weights, weights @ v
+def one(q: Array, k: Array, v: Array) -> float:
+    """No scale."""
+    return 1.0
+
+
+def _divided(x: Array, q: Array) -> Array:
+    return x / math.sqrt(q.shape[-1])
 
 
 _DIVIDE = "Divide the scores by the square root of D, the width of the queries and keys."
@@ -84,7 +103,15 @@ _CHANGE_A_SAMPLE = "Change one sample of the input: the other samples' results m
 
 
 def _softmax_hints(fault: str, axis: int) -> Variation:
-    return Variation(fault, _weighted(lambda s: s.softmax(axis)), _SOFTMAX_HINTS)
+    return _changed(fault, _SOFTMAX_HINTS, weigh=lambda s: s.softmax(axis))
+
+
+def built_scores(
+    end: Callable[[Array], Array] = lambda scores: scores, **changes: Any
+) -> Callable[[Array, Array], Array]:
+    """The scaled scores alone, from q and k; end is the last step."""
+    fn = built(weigh=end, mix=lambda scores, weights, v: weights, **changes)
+    return lambda q, k: fn(q, k, k)[0]
 
 
 class Factor(NamedTuple):
@@ -96,12 +123,12 @@ class Factor(NamedTuple):
 
     def in_attention(self) -> Variation:
         """Attention with this factor."""
-        return Variation(self.fault, _scaled(self.of), self.hints)
+        return _changed(self.fault, self.hints, scale=self.of)
 
     def in_scores(self) -> Variation:
         """The scaled scores alone, from q and k, with this factor."""
         hints = (self.hints[0].replace("between the dot products and the softmax", "to the dot products"), _DIVIDE)
-        return Variation(self.fault, lambda q, k: self.of(q, k, k) * q @ k.transpose(-2, -1), hints)
+        return stepped(built_scores, self.fault, hints, scale=self.of)
 
 
 def _fixed(divisor: float, text: str) -> Factor:
@@ -143,56 +170,62 @@ SCALE_BY_T = Factor(  # for a batch alone: one query has no T
 
 SCALE = (
     *(factor.in_attention() for factor in (*FACTORS, SCALE_BY_DV)),
-    Variation("the division by the square root of D comes after the softmax, not before it", _scaled_late, _LATE_HINTS),
+    _changed(
+        "the division by the square root of D comes after the softmax, not before it",
+        _LATE_HINTS,
+        scale=one,
+        late=_divided,
+    ),
 )
 
 # For an exercise that returns the weights too: a fault of the output alone is told apart.
-OUT_SCALED = Variation(
+OUT_SCALED = _changed(
     "the output is divided by the square root of D, the scores are not",
-    _out_scaled,
     ("Look at the step that divides by the square root of D: what is divided there?", _LATE_HINTS[1]),
+    scale=one,
+    finish=_divided,
 )
 
 WEIGHTS = (
-    Variation(
+    _changed(
         "the softmax is missing, the scores are used as weights",
-        _weighted(lambda s: s),
         (
             "Sum the numbers that the values are multiplied with, and look for negative ones.",
             "Take the softmax of the scores over the keys: exponentials, divided by their sum.",
         ),
+        weigh=lambda s: s,
     ),
-    Variation(
+    _changed(
         "the exponential is missing, scores are divided by their sum",
-        _weighted(lambda s: s / s.sum(-1, keepdim=True)),
         (
             "Look for negative weights: which step should make every weight positive?",
             "Take the exponential of the scores before you divide by the sum.",
         ),
+        weigh=lambda s: s / s.sum(-1, keepdim=True),
     ),
-    Variation(
+    _changed(
         "the weights of a query do not sum to 1, the division is missing",
-        _weighted(lambda s: s.exp()),
         (
             "Sum the weights that one query gives: what should come out?",
             "Divide the exponentials by their sum over the keys.",
         ),
+        weigh=lambda s: s.exp(),
     ),
-    Variation(
+    _changed(
         "the best key takes all, an arg max instead of an average",
-        _weighted(lambda s: (s == s.amax(-1, keepdim=True)).to(s.dtype)),
         (
             "How many of your weights are above 0? All keys should take part.",
             "Weight every value by the softmax of its score instead of choosing one.",
         ),
+        weigh=lambda s: (s == s.amax(-1, keepdim=True)).to(s.dtype),
     ),
-    Variation(
+    _changed(
         "every value counts alike, the result is the mean of the values",
-        _weighted(lambda s: s.new_ones(s.shape) / s.shape[-1]),
         (
             "Change the query: your result should change too.",
             "Weight the values by the softmax of the scores.",
         ),
+        weigh=lambda s: s.new_ones(s.shape) / s.shape[-1],
     ),
 )
 
@@ -202,31 +235,32 @@ SOFTMAX_AXIS = (
 )
 
 LAYOUT = (
-    Variation(
+    _changed(
         "the keys are reshaped to (B, D, S), which mixes their numbers",
-        _keys_reshaped,
         (
             "Look at how k becomes (B, D, S). Try it on a 2 by 3 matrix of 1 to 6.",
             "Swap two axes, which reshape and view do not.",
         ),
+        score=lambda q, k: q @ k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]),
     ),
-    Variation(
+    _changed(
         "queries attend to the keys of every sample, across the batch",
-        _over_all_keys,
         (_CHANGE_A_SAMPLE, "Keep the batch axis in front in every product, and never sum over it."),
+        use=lambda q, k, v: (q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)),  # (B T, D), (B S, D), (B S, Dv)
+        finish=lambda out, q: out.view(*q.shape[:2], -1),
     ),
-    Variation(
+    _changed(
         "every sample attends to the keys and values of the first sample",
-        lambda q, k, v: right(q, k[:1].expand_as(k), v[:1].expand_as(v)),
         (_CHANGE_A_SAMPLE, "Look for an index 0 or a slice :1, and let every sample use its own keys and values."),
+        use=lambda q, k, v: (q, k[:1].expand_as(k), v[:1].expand_as(v)),
     ),
 )
 
-KEYS_BY_QUERIES = Variation(
+KEYS_BY_QUERIES = _changed(
     "the scores are transposed, keys against queries: (B, S, T) instead of (B, T, S)",
-    transposed_scores,
     (
         "Try T and S different: which of the two comes first in your scores?",
         "A row of the scores is a query: swap the two factors of the product, and transpose k.",
     ),
+    score=lambda q, k: k @ q.mT,  # (B, S, T): the values do not fit unless T = S
 )

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mha_course.checks import words
+from mha_course.checks.limit import OutOfTime
 from mha_course.checks.task import Case, Task
 
 
@@ -22,6 +23,13 @@ class Problem(NamedTuple):
     fault: str
     evidence: str
     hints: tuple[str, ...]
+
+
+class Checked(NamedTuple):
+    """What a further look at a right solution found: a problem, or else a remark."""
+
+    problem: Problem | None = None
+    remark: str = ""
 
 
 class Outcome(NamedTuple):
@@ -39,7 +47,7 @@ def call(task: Task, fn: Callable[..., Any], case: Case) -> Outcome:
     try:
         returned = fn(*copies)
         results = _read(task, returned, any(isinstance(x, Tensor | np.ndarray) for x in copies))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OutOfTime):
         raise
     except BaseException as error:
         return Outcome(error=error)

@@ -1,13 +1,11 @@
 """Compare a solution with the reference of its exercise, and say what is wrong with it."""
 
 import itertools
-import random
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from mha_course.checks import (
@@ -24,11 +22,19 @@ from mha_course.checks import (
     tasks_09,
     words,
 )
-from mha_course.checks.calls import Outcome, Problem, call, is_refused, reverses_axes
-from mha_course.checks.task import Case, Task
+from mha_course.checks.calls import Checked, Outcome, Problem, call, is_refused, reverses_axes
+from mha_course.checks.gradients_of import check_gradients
+from mha_course.checks.hidden_keys import check_hidden
+from mha_course.checks.limit import OutOfTime, time_limit
+from mha_course.checks.pairs import may_fit, pairs, telling_case
+from mha_course.checks.parting import first_missing, record
+from mha_course.checks.printed import limited_output
+from mha_course.checks.random_state import own_random_state
+from mha_course.checks.task import Case, Task, Variation
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
 TOLERANCE = 1e-6  # absolute and relative, in float64
+SECONDS = 10  # for the calls of a solution, all cases together
 
 _LESSONS = (tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05, tasks_06, tasks_07, tasks_08, tasks_09)
 _TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
@@ -43,14 +49,15 @@ def check(name: str, fn: Callable[..., Any]) -> Verdict:
     """Check a solution of an exercise.
 
     The solution is called on a few drawn cases. Whatever it raises becomes part of the verdict,
-    only an interrupt passes through. Global random states are the same afterwards.
+    only an interrupt passes through. Global random states are the same afterwards. A solution that does not
+    come to an end is stopped, and of what it prints the beginning alone is shown.
 
     Args:
         name: the exercise, one of `tasks()`.
         fn: the solution. A stub that raises NotImplementedError is "not attempted yet".
 
     Returns:
-        A Verdict(ok, fault, evidence, hints): leave it as the last line of a cell.
+        A Verdict(ok, fault, evidence, hints, ...): leave it as the last line of a cell.
 
     Raises:
         ValueError: no exercise has that name.
@@ -60,24 +67,29 @@ def check(name: str, fn: Callable[..., Any]) -> Verdict:
         raise ValueError(f"no exercise is named {name!r}; there are {', '.join(_TASKS)}")
     if not callable(fn):
         raise TypeError(f"fn must be a function, got {type(fn).__name__}: leave out its ()")
-    with _own_random_state(), warnings.catch_warnings():
+    with own_random_state(), warnings.catch_warnings(), limited_output():
         warnings.simplefilter("ignore")
         return _judge(_TASKS[name], fn)
 
 
 def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
     cases = task.cases()
-    outcomes = [call(task, fn, case) for case in cases]
+    outcomes: list[Outcome] = []
+    try:
+        with time_limit(SECONDS):
+            for case in cases:
+                outcomes.append(call(task, fn, case))
+    except OutOfTime:
+        where = words.case_sizes(len(outcomes), cases[min(len(outcomes), len(cases) - 1)])
+        return Verdict(False, f"it did not finish within {SECONDS} s", f"it was stopped in {where}", _ENDLESS_HINTS)
     if all(outcome.error is not None and words.is_stub(outcome.error) for outcome in outcomes):
         return Verdict(False, NOT_ATTEMPTED, "the function raises NotImplementedError")
     expected = [call(task, task.reference, case) for case in cases]
-    found = (_problem(task, fn, i, case, outcomes[i], expected[i]) for i, case in enumerate(cases))
-    problem = next((one for one in found if one is not None), None)
+    found = ((_problem(task, fn, i, case, outcomes[i], expected[i]), case) for i, case in enumerate(cases))
+    problem, where_wrong = next(((one, case) for one, case in found if one is not None), (None, cases[0]))
     changed = next((outcome.changed for outcome in outcomes if outcome.changed), ())
     if problem is None and not changed:
-        what = "entry" if task.dtype == "bool" else "number"
-        agree = f"{len(cases)} cases, every {what} agrees with the reference"
-        return Verdict(True, None, agree)
+        return _right(task, fn, cases)
     if problem is None:
         layer = any(
             name in changed and isinstance(x, torch.nn.Module)
@@ -86,18 +98,73 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
         return Verdict(False, _mutation(changed), "its results are right", _LAYER_HINTS if layer else _MUTATION_HINTS)
 
     fault, evidence, hints = problem
-    for variation in task.variations:
-        varied = (call(task, variation.fn, case) for case in cases)
-        may_raise = (variation.may_raise(case.sizes) for case in cases)
-        if all(itertools.starmap(_same, zip(outcomes, varied, may_raise, strict=True))):
-            if fault.startswith("it raises") or fault.endswith(("holds NaN", "holds infinity")):
-                evidence = f"{fault}, {evidence}"
-            fault, hints = variation.fault, variation.hints
-            break
+    variation = _fitting(task, cases, outcomes)
+    if variation is not None:
+        if fault.startswith("it raises") or fault.endswith(("holds NaN", "holds infinity")):
+            evidence = f"{fault}, {evidence}"
+        fault, hints = variation.fault, variation.hints
+    elif not fault.startswith("it ") and all(outcome.unreadable is None for outcome in outcomes):
+        evidence += _in_time(lambda: _parts(task, fn, where_wrong), "")
     if changed:
         evidence += f"; also, {_mutation(changed)}"
     return Verdict(False, fault, evidence, hints)
 
+
+def _in_time(further: Callable[[], Any], otherwise: Any) -> Any:
+    """What a further look at a solution gives, or something else if the solution does not come to an end there."""
+    try:
+        with time_limit(SECONDS):
+            return further()
+    except OutOfTime:
+        return otherwise
+
+
+def _right(task: Task, fn: Callable[..., Any], cases: tuple[Case, ...]) -> Verdict:
+    """The verdict where every number agrees: the gradients, and what hidden keys do, may still be wrong."""
+    what = "entry" if task.dtype == "bool" else "number"
+    agree = f"{len(cases)} cases, every {what} agrees with the reference"
+    remarks = []
+    for look in (check_hidden, check_gradients):
+        problem, remark = _in_time(partial(look, task, fn, cases), Checked())
+        if problem is not None:
+            return Verdict(False, *problem)
+        remarks += [remark] if remark else []
+    return Verdict(True, None, agree, remarks=tuple(remarks))
+
+
+def _fitting(task: Task, cases: tuple[Case, ...], outcomes: list[Outcome]) -> Variation | None:
+    """The first variation that does what the solution does in every case, else the first pair of them."""
+    for variation in task.variations:
+        if _fits(task, variation, cases, outcomes):
+            return variation
+    telling = telling_case(cases, outcomes)
+    if telling is None:
+        return None
+    case, got = cases[telling], outcomes[telling]
+    for pair in pairs(task):
+        if may_fit(task, pair, case, got) and _fits(task, pair, cases, outcomes):
+            return pair
+    return None
+
+
+def _fits(task: Task, variation: Variation, cases: tuple[Case, ...], outcomes: list[Outcome]) -> bool:
+    varied = (call(task, variation.fn, case) for case in cases)
+    may_raise = (variation.may_raise(case.sizes) for case in cases)
+    return all(itertools.starmap(_same, zip(outcomes, varied, may_raise, strict=True)))
+
+
+def _parts(task: Task, fn: Callable[..., Any], case: Case) -> str:
+    """Up to which step the numbers of a solution agree with those of the reference, "" if that is unknown."""
+    if task.steps is None:
+        return ""
+    parting = first_missing(record(lambda: call(task, fn, case)), task.steps(*case.inputs))
+    return f"; no known fault fits: {parting.said()}" if parting.differs is not None and parting.said() else ""
+
+
+_ENDLESS_HINTS = (
+    "Look for a loop that never ends: a while whose condition stays true, or a function that calls itself.",
+    "Print a counter inside the loop, and let it stop: a for over range(...) always does.",
+)
 
 _MUTATION_HINTS = (
     "Look for operations that end in an underscore, for +=, *=, /=, and for writing into x[...].",
@@ -197,21 +264,3 @@ def _same(got: Outcome, like: Outcome, may_raise: bool) -> bool:
         x.shape == y.shape and torch.allclose(x, y, TOLERANCE, TOLERANCE, equal_nan=True)
         for x, y in zip(got.results, like.results, strict=True)
     )
-
-
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Fixed random states inside, so that a solution that draws gets one verdict; restored after.
-
-    NumPy's and Python's global states are those that a solution may draw from.
-    """
-    kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would reseed GPUs too
-            random.seed(0)
-            np.random.seed(0)  # noqa: NPY002
-            yield
-    finally:
-        random.setstate(kept)
-        np.random.set_state(kept_numpy)  # noqa: NPY002

@@ -1,12 +1,16 @@
 """What an exercise's check is made of: a reference, drawn cases, and named variations."""
 
-from collections.abc import Callable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -32,15 +36,52 @@ class Variation:
     Attributes:
         fault: the fault in a sentence, without capital and full stop.
         fn: called like the reference.
-        hints: where to look, then what to change.
+        hints: where to look, then what to change; of two faults up to four.
         may_raise: the sizes for which a solution with this fault may raise whatever it likes, instead
             of what fn does.
+        changes: the steps of the task's `build` that show the fault: two variations that change different
+            steps are tried together. Empty if no steps show it.
     """
 
     fault: str
     fn: Callable[..., Any]
-    hints: tuple[str, str]
+    hints: tuple[str, ...]
     may_raise: Callable[[Mapping[str, int]], bool] = lambda sizes: False
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Take the changes that `by_steps` has noted."""
+        if not self.changes:
+            object.__setattr__(self, "changes", getattr(self.fn, "changes", {}))
+
+
+def by_steps(build: Build) -> Build:
+    """Decorate a function from steps to a solution: each solution notes which steps were changed, as `changes`.
+
+    A variation made with such a solution is thereby given by its steps.
+    """
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def noting(*steps: Any, **named: Any) -> Any:
+        given = signature.bind(*steps, **named).arguments
+        changes = {name: x for name, x in given.items() if x is not signature.parameters[name].default}
+        solution = build(*steps, **named)
+        solution.changes = {**changes.pop("changes", {}), **changes}
+        return solution
+
+    return cast(Build, noting)
+
+
+def stepped(
+    build: Callable[..., Callable[..., Any]],
+    fault: str,
+    hints: tuple[str, ...],
+    may_raise: Callable[[Mapping[str, int]], bool] = lambda sizes: False,
+    **changes: Any,
+) -> Variation:
+    """A variation given by the steps that it changes."""
+    return Variation(fault, build(**changes), hints, may_raise, changes)
 
 
 @dataclass(frozen=True)
@@ -62,6 +103,12 @@ class Task:
         true: what True means, where the results are bool.
         axes: letter -> what an index along that axis counts, where it is not what `words.AXES` says; "TT"
             for the second of two axes T.
+        build: from changed steps to a solution, build() being right; None where there are no steps.
+        steps: from the inputs to the numbers of each step, for `parting.first_missing`.
+        gradients: whether gradients are compared too. False where right numbers are all that is asked for, such as
+            of a measurement, which may well be taken without a graph.
+        hidden: called as hidden(factor, *inputs): inputs with one hidden key replaced, times factor, and which
+            entries of the first result do not see it, as a bool tensor that broadcasts to that result.
     """
 
     name: str
@@ -76,6 +123,10 @@ class Task:
     dtype: Literal["float64", "bool"] = "float64"
     true: str = "may attend"
     axes: Mapping[str, str] = field(default_factory=dict)
+    build: Callable[..., Callable[..., Any]] | None = None
+    steps: Callable[..., Sequence[tuple[Any, ...]]] | None = None
+    gradients: bool = True
+    hidden: Callable[..., tuple[tuple[Any, ...], Tensor]] | None = None
 
 
 def draw(seed: int, *shapes: tuple[int, ...]) -> tuple[Float[Tensor, "..."], ...]:

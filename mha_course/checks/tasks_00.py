@@ -1,11 +1,13 @@
 """The exercise of notebook 00: softmax."""
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
 
 Scores = Float[Tensor, "rows columns"]
 
@@ -25,20 +27,50 @@ def _cases() -> tuple[Case, ...]:
     )
 
 
-def _share(positive: Scores, axis: tuple[int, ...]) -> Scores:
-    return positive / positive.sum(axis, keepdim=True)
+@by_steps
+def _built(
+    lower: Callable[[Scores], Any] = lambda x: x.amax(1, keepdim=True),
+    power: Callable[[Scores], Scores] = torch.exp,
+    total: Callable[[Scores], Any] = lambda positive: positive.sum(1, keepdim=True),
+    end: Callable[[Scores], Scores] = lambda weights: weights,
+) -> Callable[[Scores], Scores]:
+    """Softmax with some steps changed.
+
+    Args:
+        lower: what is subtracted from the scores.
+        power: makes them positive.
+        total: what they are divided by.
+        end: the last step.
+    """
+
+    def fn(x: Scores) -> Scores:
+        positive = power(x - lower(x))
+        return end(positive / total(positive))
+
+    return fn
 
 
-def _stable(x: Scores) -> Scores:
-    """Exponentials, the largest of each row 1."""
-    return (x - x.amax(1, keepdim=True)).exp()
+def _nothing(x: Scores) -> float:
+    return 0.0
+
+
+def _by_one(positive: Scores) -> float:
+    return 1.0
+
+
+def _by_column(positive: Scores) -> Any:
+    return positive.sum(0)
+
+
+def _by_all(positive: Scores) -> Any:
+    return positive.sum()
 
 
 def _lowered(number: Callable[[Scores], Scores]) -> Variation:
     """Softmax after subtracting another number of each row than its maximum."""
     return Variation(
         "another number than the row's maximum is subtracted",
-        lambda x: _share((x - number(x)).exp(), (1,)),
+        _built(lower=number),
         (
             "Look at a row that holds scores around 1000 and around -1000: what is left for exp?",
             _ONE_NUMBER,
@@ -70,24 +102,26 @@ _DIVISION_HINTS = ("Sum each row of your result: what should come out?", "Divide
 
 softmax = Task(
     name="softmax",
+    gradients=False,
     arguments=("scores",),
     results=(("weights", ("rows", "columns")),),
     reference=lambda scores: scores.softmax(-1),
+    build=_built,
     cases=_cases,
     variations=(
-        Variation(_WRONG_AXIS, lambda x: x.softmax(0), _AXIS_HINTS),
-        Variation(_WRONG_AXIS, lambda x: _share(x.exp(), (0,)), _AXIS_HINTS),
-        Variation(_WRONG_AXIS, lambda x: _share(_stable(x), (0,)), _AXIS_HINTS),
-        Variation(_OVER_ALL, lambda x: x.flatten().softmax(0).view_as(x), _ALL_HINTS),
-        Variation(_OVER_ALL, lambda x: _share(x.exp(), (0, 1)), _ALL_HINTS),
+        Variation(_WRONG_AXIS, _built(lower=lambda x: x.amax(0), total=_by_column), _AXIS_HINTS),
+        Variation(_WRONG_AXIS, _built(lower=_nothing, total=_by_column), _AXIS_HINTS),
+        Variation(_WRONG_AXIS, _built(total=_by_column), _AXIS_HINTS),
+        Variation(_OVER_ALL, _built(lower=torch.max, total=_by_all), _ALL_HINTS),
+        Variation(_OVER_ALL, _built(lower=_nothing, total=_by_all), _ALL_HINTS),
         Variation(
             "each row is divided by the sum of the whole matrix, not by its own",
-            lambda x: _share(_stable(x), (0, 1)),
+            _built(total=_by_all),
             _ALL_HINTS,
         ),
         Variation(
             "large scores overflow: exp(1000) is infinity, and infinity / infinity is NaN",
-            lambda x: _share(x.exp(), (1,)),
+            _built(lower=_nothing),
             (
                 "The formula is right. Look at exp of the scores around 1000, in case 4.",
                 _ONE_NUMBER,
@@ -98,7 +132,7 @@ softmax = Task(
         _lowered(lambda x: x[:, -1:]),
         Variation(
             "the largest score of the whole matrix is subtracted, not that of each row",
-            lambda x: _share((x - x.max()).exp(), (1,)),
+            _built(lower=torch.max),
             (
                 "Look at the row whose scores are around -1000: what is left of it after exp?",
                 "Take the largest score of each row, and keep its axis so that it broadcasts.",
@@ -106,7 +140,7 @@ softmax = Task(
         ),
         Variation(
             "the largest score of each column is subtracted, not that of each row",
-            lambda x: _share((x - x.amax(0)).exp(), (1,)),
+            _built(lower=lambda x: x.amax(0)),
             (
                 "Look at the row whose scores are around -1000: what is left of it after exp?",
                 "Take the largest score over the last axis, and keep it so that it broadcasts.",
@@ -114,20 +148,21 @@ softmax = Task(
         ),
         Variation(
             "the exponential is missing, scores are divided by their sum",
-            lambda x: _share(x, (1,)),
+            _built(lower=_nothing, power=torch.clone, total=lambda x: x.sum(1, keepdim=True)),
             (
                 "A weight cannot be negative. Where does yours become positive?",
                 "Take the exponential of the scores before you divide by the sum.",
             ),
         ),
-        Variation(_BASE_2, lambda x: _share(2**x, (1,)), _BASE_HINTS),
-        Variation(_NO_DIVISION, _stable, _DIVISION_HINTS),
-        Variation(_NO_DIVISION, lambda x: x.exp(), _DIVISION_HINTS),
-        Variation(_NO_DIVISION, lambda x: (x - x.max()).exp(), _DIVISION_HINTS),
+        Variation(_BASE_2, _built(lower=_nothing, power=torch.exp2), _BASE_HINTS),
+        Variation(_NO_DIVISION, _built(total=_by_one), _DIVISION_HINTS),
+        Variation(_NO_DIVISION, _built(lower=_nothing, total=_by_one), _DIVISION_HINTS),
+        Variation(_NO_DIVISION, _built(lower=torch.max, total=_by_one), _DIVISION_HINTS),
         Variation(
             "the result is the logarithm of the weights",
             lambda x: x.log_softmax(1),
             ("Can a weight be negative?", "Take softmax itself, not its logarithm."),
+            changes={"end": torch.log},
         ),
     ),
     hints=(

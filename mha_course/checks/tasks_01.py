@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +51,14 @@ def _summed_over_keys(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np
     return _for_one_query(faults.right)(q, keys.T, values)
 
 
+def _built_for_one_query(**changes: Any) -> Callable[..., Any]:
+    return _for_one_query(faults.built(**changes))
+
+
+def _built_out(**changes: Any) -> Callable[..., Any]:
+    return _only_out(faults.built(**changes))
+
+
 def _variations(source: tuple[Variation, ...], change: Callable[..., Callable[..., object]]) -> tuple[Variation, ...]:
     return tuple(replace(variation, fn=change(variation.fn)) for variation in source)
 
@@ -76,6 +85,7 @@ one_query = Task(
             ),
         ),
     ),
+    build=_built_for_one_query,
     hints=_HINTS,
     numpy=True,
 )
@@ -97,6 +107,8 @@ batched_attention = Task(
         ),
         _only_out,
     ),
+    build=_built_out,
+    steps=faults.steps,
     hints=_HINTS,
 )
 

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mha_course.checks import attention_faults as faults
-from mha_course.checks.task import Case, Task, Variation
+from mha_course.checks.task import Case, Task, stepped
 from mha_course.checks.tasks_01 import batched_cases
 
 Row = Float[Tensor, " S"]
@@ -26,19 +27,33 @@ def _angle_cases() -> tuple[Case, ...]:
 
 
 def _angles(
-    score: Callable[..., Row], to_weights: Callable[[Row], Row] = lambda s: s.softmax(0)
+    size: Callable[[float, Row], Any] = lambda n, m: n * m,
+    turn: Callable[[float], Any] = math.radians,
+    turn_keys: Callable[[Row], Row] = torch.deg2rad,
+    between: Callable[[Any, Row], Row] = lambda a, b: b - a,
+    wave: Callable[[Row], Row] = torch.cos,
+    rescale: Callable[[Row], Row] = lambda s: s,
+    weigh: Callable[[Row], Row] = lambda s: s.softmax(0),
+    order: Callable[[Row, Row], tuple[Row, Row]] = lambda scores, weights: (scores, weights),
 ) -> Callable[..., tuple[Row, Row]]:
-    """Scores from (q_length, q_angle, key_lengths, key_angles), and weights from scores."""
+    """Scores from (q_length, q_angle, key_lengths, key_angles), and weights from them, some steps changed.
+
+    Args:
+        size: from the length of the query and those of the keys to a factor.
+        turn: from the query's angle to radians.
+        turn_keys: from the keys' angles to radians.
+        between: the angle between them.
+        wave: the function of it.
+        rescale: what becomes of the scores.
+        weigh: from scores to weights.
+        order: the two results.
+    """
 
     def fn(q_length: float, q_angle: float, lengths: Row, angles: Row) -> tuple[Row, Row]:
-        scores = score(q_length, q_angle, lengths, angles)
-        return scores, to_weights(scores)
+        scores = rescale(size(q_length, lengths) * wave(between(turn(q_angle), turn_keys(angles))))
+        return order(scores, weigh(scores))
 
     return fn
-
-
-def _score(q_length: float, q_angle: float, lengths: Row, angles: Row) -> Row:
-    return q_length * lengths * torch.deg2rad(angles - q_angle).cos()
 
 
 def _swapped(fn: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -65,98 +80,111 @@ _ORDER_HINTS = ("Look at the return line.", "Return the results in the order ask
 
 angles = Task(
     name="angles",
+    gradients=False,
     arguments=("q_length", "q_angle", "key_lengths", "key_angles"),
     results=(("scores", ("S",)), ("weights", ("S",))),
-    reference=_angles(_score),
+    reference=_angles(),
+    build=_angles,
     cases=_angle_cases,
     variations=(
-        Variation(
+        stepped(
+            _angles,
             "the angles are used as radians, but they are in degrees",
-            _angles(lambda n, a, m, b: n * m * (b - a).cos()),
             _ANGLE_HINTS,
+            turn=lambda a: a,
+            turn_keys=lambda b: b,
         ),
-        Variation(
+        stepped(
+            _angles,
             "the angle of the query is left in degrees, those of the keys are in radians",
-            _angles(lambda n, a, m, b: n * m * (torch.deg2rad(b) - a).cos()),
             _DEGREES_HINTS,
+            turn=lambda a: a,
         ),
-        Variation(
+        stepped(
+            _angles,
             "the angles of the keys are left in degrees, that of the query is in radians",
-            _angles(lambda n, a, m, b: n * m * (b - math.radians(a)).cos()),
             _DEGREES_HINTS,
+            turn_keys=lambda b: b,
         ),
-        Variation(
+        stepped(
+            _angles,
             "the angles are converted from radians to degrees, they are in degrees already",
-            _angles(lambda n, a, m, b: n * m * torch.rad2deg(b - a).cos()),
             (
                 "Look at the conversion: 180 degrees should become pi.",
                 "Convert from degrees to radians, which the cosine takes.",
             ),
+            turn=math.degrees,
+            turn_keys=torch.rad2deg,
         ),
-        Variation(
+        stepped(
+            _angles,
             "the scores are cosines, both lengths are left out",
-            _angles(lambda n, a, m, b: _score(1.0, a, torch.ones_like(m), b)),
             _LENGTH_HINTS,
+            size=lambda n, m: torch.ones_like(m),
         ),
-        Variation(
-            "the length of the query is left out", _angles(lambda n, a, m, b: _score(1.0, a, m, b)), _LENGTH_HINTS
+        stepped(_angles, "the length of the query is left out", _LENGTH_HINTS, size=lambda n, m: m),
+        stepped(
+            _angles, "the lengths of the keys are left out", _LENGTH_HINTS, size=lambda n, m: torch.full_like(m, n)
         ),
-        Variation(
-            "the lengths of the keys are left out",
-            _angles(lambda n, a, m, b: _score(n, a, torch.ones_like(m), b)),
-            _LENGTH_HINTS,
-        ),
-        Variation(
+        stepped(
+            _angles,
             "the angle of the key is used, not the angle between query and key",
-            _angles(lambda n, a, m, b: _score(n, 0.0, m, b)),
             _BETWEEN_HINTS,
+            between=lambda a, b: b,
         ),
-        Variation(
+        stepped(
+            _angles,
             "the angles are added, the angle between two vectors is the difference",
-            _angles(lambda n, a, m, b: _score(n, -a, m, b)),
             _BETWEEN_HINTS,
+            between=lambda a, b: b + a,
         ),
-        Variation(
-            "the sine is taken instead of the cosine", _angles(lambda n, a, m, b: _score(n, a + 90, m, b)), _ANGLE_HINTS
-        ),
-        Variation(
-            "the sine is taken instead of the cosine", _angles(lambda n, a, m, b: _score(n, a - 90, m, b)), _ANGLE_HINTS
-        ),
-        Variation(
+        stepped(_angles, "the sine is taken instead of the cosine", _ANGLE_HINTS, wave=torch.sin),
+        stepped(_angles, "the sine is taken instead of the cosine", _ANGLE_HINTS, wave=lambda angle: -angle.sin()),
+        stepped(
+            _angles,
             "the weights do not sum to 1, the division is missing",
-            _angles(_score, lambda s: s.exp()),
             ("Sum your weights: what should come out?", "Divide the exponentials by their sum."),
+            weigh=torch.exp,
         ),
-        Variation(
+        stepped(
+            _angles,
             "the exponential is missing, scores are divided by their sum",
-            _angles(_score, lambda s: s / s.sum()),
             (
                 "Look for negative weights: which step should make every weight positive?",
                 "Take the exponential of the scores before you divide by the sum.",
             ),
+            weigh=lambda s: s / s.sum(),
         ),
-        Variation(
+        stepped(
+            _angles,
             "the softmax is missing, the weights are the scores",
-            _angles(_score, lambda s: s.clone()),
             ("Sum your weights, and look for negative ones.", "The weights are the softmax of the scores."),
+            weigh=torch.clone,
         ),
-        Variation(
+        stepped(
+            _angles,
             "the weights are the softmax of the scores divided by the square root of 2",
-            _angles(_score, lambda s: (s / 2**0.5).softmax(0)),
             (
                 "Your scores are right. Look at what happens to them before the softmax.",
                 "Take the softmax of the scores as they are: there is no scale in this exercise.",
             ),
+            weigh=lambda s: (s / 2**0.5).softmax(0),
         ),
-        Variation(
+        stepped(
+            _angles,
             "the scores are divided by the square root of 2, this exercise has no scale",
-            _angles(lambda *x: _score(*x) / 2**0.5),
             (
                 "Try a key in the direction of the query: the score should be the product of the lengths.",
                 "Leave out the division: there is no scale in this exercise.",
             ),
+            rescale=lambda s: s / 2**0.5,
         ),
-        Variation("the two results are in the wrong order", _swapped(_angles(_score)), _ORDER_HINTS),
+        stepped(
+            _angles,
+            "the two results are in the wrong order",
+            _ORDER_HINTS,
+            order=lambda scores, weights: (weights, scores),
+        ),
     ),
     hints=(
         "Work out one score by hand, then the weights: which of the two differs first?",
@@ -164,16 +192,6 @@ angles = Task(
     ),
     shape_hint="Return one score and one weight for each key.",
 )
-
-
-def _other_out(change: Callable[..., Tensor]) -> Callable[..., faults.Pair]:
-    """Right weights, and an output that is something else."""
-
-    def fn(q: Tensor, k: Tensor, v: Tensor) -> faults.Pair:
-        scores, weights = faults.attention(q, k, v)[:2]
-        return weights, change(scores, weights, v)
-
-    return fn
 
 
 _OUT_HINTS = (
@@ -186,16 +204,6 @@ _TRANSPOSED_HINTS = (
 )
 
 
-def _transposed_weights(q: Tensor, k: Tensor, v: Tensor) -> faults.Pair:
-    weights, out = faults.right(q, k, v)
-    return weights.transpose(1, 2), out
-
-
-def _transposed_and_used(q: Tensor, k: Tensor, v: Tensor) -> faults.Pair:
-    weights = faults.right(q, k, v)[0].transpose(1, 2)
-    return weights, weights @ v
-
-
 _SOFTMAX_LATE = "the weights are transposed: a column sums to 1 instead of a row"
 
 weights_and_output = Task(
@@ -206,36 +214,47 @@ weights_and_output = Task(
     cases=batched_cases,
     variations=(
         faults.KEYS_BY_QUERIES,
-        Variation(_SOFTMAX_LATE, _transposed_weights, _TRANSPOSED_HINTS),
-        Variation(_SOFTMAX_LATE, _transposed_and_used, _TRANSPOSED_HINTS),
+        stepped(faults.built, _SOFTMAX_LATE, _TRANSPOSED_HINTS, show=lambda scores, weights: weights.mT),
+        stepped(faults.built, _SOFTMAX_LATE, _TRANSPOSED_HINTS, late=lambda weights, q: weights.mT),
         *faults.SCALE,
         faults.SCALE_BY_T.in_attention(),
         faults.OUT_SCALED,
         *faults.WEIGHTS,
         *faults.SOFTMAX_AXIS,
         *faults.LAYOUT,
-        Variation(
+        stepped(
+            faults.built,
             "the scores are returned in place of the weights, the output is right",
-            lambda q, k, v: (faults.attention(q, k, v).scores, faults.right(q, k, v)[1]),
             ("Look at the return line.", "Return the weights that made the output."),
+            show=lambda scores, weights: scores,
         ),
-        Variation(
+        stepped(
+            faults.built,
             "the weights are right, but the output is the scores times the values",
-            _other_out(lambda scores, weights, v: scores @ v),
             _OUT_HINTS,
+            mix=lambda scores, weights, v: scores @ v,
         ),
-        Variation(
+        stepped(
+            faults.built,
             "the weights are right, but the output is the mean of the values",
-            _other_out(lambda scores, weights, v: v.mean(1, keepdim=True).expand(-1, weights.shape[1], -1)),
             _OUT_HINTS,
+            mix=lambda scores, weights, v: v.mean(1, keepdim=True).expand(-1, weights.shape[1], -1),
         ),
-        Variation(
+        stepped(
+            faults.built,
             "the weights are right, but transposed when the output is made",
-            _other_out(lambda scores, weights, v: weights.transpose(1, 2) @ v),
             _OUT_HINTS,
+            mix=lambda scores, weights, v: weights.mT @ v,
         ),
-        Variation("the two results are in the wrong order", _swapped(faults.right), _ORDER_HINTS),
+        stepped(
+            faults.built,
+            "the two results are in the wrong order",
+            _ORDER_HINTS,
+            order=lambda weights, out: (out, weights),
+        ),
     ),
+    build=faults.built,
+    steps=faults.steps,
     hints=(
         "Look first at the weights: if they are right, the fault is in the last product.",
         "Compare step by step: scores, scale, softmax over the keys, product with the values.",

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mha_course.checks import attention_faults as faults
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw, stepped
 from mha_course.checks.tasks_03_growth import growth_exponents
 
 Row = Float[Tensor, " n"]
@@ -23,17 +23,19 @@ def _spread_cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
+@by_steps
 def _spreads(
     entry: Callable[[int, Row], Row] = lambda m, w: math.sqrt(m) * w,
     raw: Callable[[int, Row, Row], Row] = lambda d, a, b: math.sqrt(d) * a * b,
     scaled: Callable[[int, int, Row], Row] = lambda m, d, s: s / math.sqrt(d),
+    order: Callable[[Row, Row], Pair] = lambda before, after: (before, after),
 ) -> Callable[[int, int, Row], Pair]:
     """From the std of an entry of q and of k to that of q.k and of the scaled score."""
 
     def fn(d_model: int, d_k: int, w_std: Row) -> Pair:
         one = entry(d_model, w_std)
         before = raw(d_k, one, one)
-        return before, scaled(d_model, d_k, before)
+        return order(before, scaled(d_model, d_k, before))
 
     return fn
 
@@ -58,9 +60,11 @@ _ROOT_HINTS = ("Look at what the scaled score is divided by.", "The scale divide
 
 score_std = Task(
     name="score_std",
+    gradients=False,
     arguments=("d_model", "d_k", "w_std"),
     results=(("before", ("n",)), ("after", ("n",))),
     reference=_spreads(),
+    build=_spreads,
     cases=_spread_cases,
     variations=(
         Variation(
@@ -155,10 +159,11 @@ score_std = Task(
             _spreads(scaled=lambda m, d, s: s / 8),
             _ROOT_HINTS,
         ),
-        Variation(
+        stepped(
+            _spreads,
             "the two results are in the wrong order",
-            lambda *inputs: _spreads()(*inputs)[::-1],
             ("Look at the return line.", "Return the spread before the scale, then the one after it."),
+            order=lambda before, after: (after, before),
         ),
     ),
     hints=(
@@ -197,18 +202,20 @@ scaled_scores = Task(
     cases=_score_cases,
     variations=(
         *(factor.in_scores() for factor in (*faults.FACTORS, faults.SCALE_BY_T)),
-        Variation(
+        stepped(
+            faults.built_scores,
             "the scores are transposed, keys against queries: (B, S, T) instead of (B, T, S)",
-            lambda q, k: _scores(k, q),
             faults.KEYS_BY_QUERIES.hints,
+            score=lambda q, k: k @ q.mT,
         ),
-        Variation(
+        stepped(
+            faults.built_scores,
             "the keys are reshaped to (B, D, S), which mixes their numbers",
-            lambda q, k: q @ k.reshape(k.shape[0], k.shape[2], k.shape[1]) / math.sqrt(q.shape[-1]),
             faults.LAYOUT[0].hints,
+            score=lambda q, k: q @ k.reshape(k.shape[0], k.shape[2], k.shape[1]),
         ),
         *(
-            Variation(_SOFTMAX, lambda q, k, axis=axis: _scores(q, k).softmax(axis), _LAST_HINTS)
+            stepped(faults.built_scores, _SOFTMAX, _LAST_HINTS, end=lambda scores, axis=axis: scores.softmax(axis))
             for axis in (-1, -2, 0)
         ),
         Variation(
@@ -221,35 +228,45 @@ scaled_scores = Task(
             lambda q, k: faults.attention(q, k, k, scale=1.0).weights,
             _LAST_HINTS,
         ),
-        Variation(
+        stepped(
+            faults.built_scores,
             "the scores are divided by D / 2: ** binds before /, so D ** 1/2 is half of D",
-            lambda q, k: q @ k.mT / (q.shape[-1] / 2),
             ("Try D = 16: what is your divisor?", "Put the exponent in brackets, D ** (1/2), or take math.sqrt."),
+            scale=lambda q, k, v: 2 / q.shape[-1],
         ),
-        Variation(
+        stepped(
+            faults.built_scores,
             "the scores are divided by the square root of B, the number of samples, not of D",
-            lambda q, k: q @ k.mT / math.sqrt(len(q)),
             ("Which axis of q do you count?", "D is the last axis, q.shape[-1]."),
+            scale=lambda q, k, v: 1 / math.sqrt(len(q)),
         ),
-        Variation(
+        stepped(
+            faults.built_scores,
             "all scores are divided by their standard deviation, not by a known number",
-            lambda q, k: (q @ k.mT) / (q @ k.mT).std(),
             _KNOWN_HINTS,
+            score=lambda q, k: (q @ k.mT) / (q @ k.mT).std(),
+            scale=faults.one,
         ),
-        Variation(
+        stepped(
+            faults.built_scores,
             "the scores are cosines, q and k are divided by their lengths",
-            lambda q, k: (q / q.norm(dim=-1, keepdim=True)) @ (k / k.norm(dim=-1, keepdim=True)).mT,
             (
                 "Double q: a score doubles too, a cosine does not.",
                 "Divide by one number for all scores, the square root of D.",
             ),
+            use=lambda q, k, v: (q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True), v),
+            scale=faults.one,
         ),
-        Variation(
+        stepped(
+            faults.built_scores,
             "each row is divided by its own standard deviation, not by one number",
-            lambda q, k: (q @ k.mT) / (q @ k.mT).std(-1, keepdim=True),
             _KNOWN_HINTS,
+            score=lambda q, k: (q @ k.mT) / (q @ k.mT).std(-1, keepdim=True),
+            scale=faults.one,
         ),
     ),
+    build=faults.built_scores,
+    steps=lambda q, k: faults.steps(q, k, k)[:2],
     hints=(
         "Take T = S = 1: the only score is one dot product over the square root of D.",
         "Compare with your function step by step: products over D, then the division.",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mha_course.checks.task import Case, Task, Variation
+from mha_course.checks.task import Case, Task, Variation, by_steps
 
 
 def _growth_cases() -> tuple[Case, ...]:
@@ -23,14 +23,18 @@ def _growth_cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
+@by_steps
 def _growth(
-    rise: Callable[[Tensor], Tensor] = torch.log, run: Callable[[Tensor], Tensor] = torch.log
+    rise: Callable[[Tensor], Tensor] = torch.log,
+    run: Callable[[Tensor], Tensor] = torch.log,
+    change: Callable[[Tensor], Tensor] = lambda x: x[..., -1] - x[..., 0],
+    slope: Callable[[Tensor, Tensor], Tensor] = lambda dy, dx: dy / dx,
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The slope of rise(spreads) against run(widths), between the first and the last width."""
 
     def fn(widths: Tensor, spreads: Tensor) -> Tensor:
         y, x = rise(spreads), run(widths)
-        return (y[:, -1] - y[:, 0]) / (x[-1] - x[0])
+        return slope(change(y), change(x))
 
     return fn
 
@@ -57,9 +61,11 @@ _LOG_HINTS = (
 
 growth_exponents = Task(
     name="growth_exponents",
+    gradients=False,
     arguments=("widths", "spreads"),
     results=(("exponents", ("layers",)),),
     reference=_growth(),
+    build=_growth,
     cases=_growth_cases,
     variations=(
         *(Variation(_LINEAR, slope(lambda y: y, lambda x: x), _LOG_HINTS) for slope in (_growth, _fitted)),
@@ -67,22 +73,22 @@ growth_exponents = Task(
         *(Variation(_SPREADS, slope(rise=lambda y: y), _LOG_HINTS) for slope in (_growth, _fitted)),
         Variation(
             "the slope is upside down, widths over spreads",
-            lambda x, y: 1 / _growth()(x, y),
+            _growth(slope=lambda dy, dx: dx / dy),
             ("Which of the two axes is the width?", "Divide the change of log spread by the change of log width."),
         ),
         Variation(
             "the growth of the variance is measured, twice that of the spread",
-            lambda x, y: 2 * _growth()(x, y),
+            _growth(slope=lambda dy, dx: 2 * dy / dx),
             ("Is there a square in your function?", "Use the spreads as they are."),
         ),
         Variation(
             "the change of the width is left out",
-            lambda x, y: (y[:, -1] / y[:, 0]).log(),
+            _growth(slope=lambda dy, dx: dy),
             ("Try widths further apart: the exponent must stay.", "Divide by the change of log width."),
         ),
         Variation(
             "the ratio of the logarithms is taken, so the level counts as growth",
-            lambda x, y: y[:, -1].log() / x[-1].log(),
+            _growth(change=lambda x: x[..., -1]),
             ("Multiply all spreads by 10: an exponent must stay.", "Take differences of logarithms before you divide."),
         ),
         Variation(
@@ -100,7 +106,7 @@ growth_exponents = Task(
         ),
         Variation(
             "the exponents are for steps from one width to the next, not one for each layer",
-            lambda x, y: y.log().diff(dim=1) / x.log().diff(),
+            _growth(change=lambda x: x.diff(dim=-1)),
             ("How many numbers should come back?", "One for each layer: average the steps, or use the ends."),
         ),
     ),

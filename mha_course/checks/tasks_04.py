@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mha_course import masks
 from mha_course.checks.mask_hints import DIAGONAL, INVERTED, TRIU
-from mha_course.checks.task import Case, Task, Variation
+from mha_course.checks.task import Case, Task, Variation, by_steps
 from mha_course.checks.tasks_04_padding import combined, padding
 
 Mask = Bool[Tensor, "..."]
@@ -75,9 +75,23 @@ def _window_cases() -> tuple[Case, ...]:
     )
 
 
-def _near(sees: Callable[[Tensor, int], Mask]) -> Callable[[int, int], Mask]:
-    """A mask from sees(how far the key lies behind the query (T, T), window)."""
-    return lambda T, window: sees(torch.arange(T)[:, None] - torch.arange(T), window)
+def _anywhere(behind: Tensor, window: int) -> Mask:
+    return behind == behind
+
+
+@by_steps
+def _near(
+    ahead: Callable[[Tensor, int], Mask] = lambda behind, window: behind >= 0,
+    past: Callable[[Tensor, int], Mask] = lambda behind, window: behind < window,
+    end: Callable[[Mask], Mask] = lambda mask: mask,
+) -> Callable[[int, int], Mask]:
+    """A mask from two conditions on how far the key lies behind the query, (T, T), and a last step."""
+
+    def fn(T: int, window: int) -> Mask:
+        behind = torch.arange(T)[:, None] - torch.arange(T)
+        return end(ahead(behind, window) & past(behind, window))
+
+    return fn
 
 
 _WIDTH_HINTS = (
@@ -89,42 +103,43 @@ window = Task(
     name="window",
     arguments=("T", "window"),
     results=(("mask", ("T", "T")),),
-    reference=_near(lambda behind, window: (behind >= 0) & (behind < window)),
+    reference=_near(),
+    build=_near,
     cases=_window_cases,
     variations=(
         Variation(
             "the mask is inverted, True where it is blocked",
-            _near(lambda behind, window: (behind < 0) | (behind >= window)),
+            _near(end=torch.logical_not),
             INVERTED,
         ),
         Variation(
             "one key too many: window + 1 keys are seen",
-            _near(lambda behind, window: (behind >= 0) & (behind <= window)),
+            _near(past=lambda behind, window: behind <= window),
             _WIDTH_HINTS,
         ),
         Variation(
             "one key too few: window - 1 keys are seen",
-            _near(lambda behind, window: (behind >= 0) & (behind < window - 1)),
+            _near(past=lambda behind, window: behind < window - 1),
             _WIDTH_HINTS,
         ),
         Variation(
             "the window reaches to both sides, into the future too",
-            _near(lambda behind, window: behind.abs() < window),
+            _near(lambda behind, window: -behind < window),
             ("Look at row 0: it may see key 0 alone.", "Hide what comes after the query as well."),
         ),
         Variation(
             "the window reaches to both sides, by window keys each",
-            _near(lambda behind, window: behind.abs() <= window),
+            _near(lambda behind, window: -behind <= window, lambda behind, window: behind <= window),
             ("Look at row 0: it may see key 0 alone.", "Hide what comes after the query. The window counts itself."),
         ),
         Variation(
             "the window reaches into the future, not into the past",
-            _near(lambda behind, window: (behind <= 0) & (-behind < window)),
+            _near(lambda behind, window: -behind < window, lambda behind, window: behind <= 0),
             TRIU,
         ),
         Variation(
             "the future is not hidden",
-            _near(lambda behind, window: behind < window),
+            _near(ahead=_anywhere),
             (
                 "Look at row 0: it may see key 0 alone.",
                 "Two conditions: not after the query, and not too far before it.",
@@ -132,12 +147,12 @@ window = Task(
         ),
         Variation(
             "the past is not limited, the mask is causal alone",
-            _near(lambda behind, window: behind >= 0),
+            _near(past=_anywhere),
             ("Does your mask change with window?", "Hide the keys that lie window or more before the query."),
         ),
         Variation(
             "the window reaches half to either side, as in an encoder",
-            _near(lambda behind, window: behind.abs() <= window // 2),
+            _near(lambda behind, window: -behind <= window // 2, lambda behind, window: behind <= window // 2),
             (
                 "Look at row 0: it may see key 0 alone.",
                 "Hide what comes after the query; window counts backwards alone.",
@@ -145,17 +160,17 @@ window = Task(
         ),
         Variation(
             "the query's own position is left out of the window",
-            _near(lambda behind, window: (behind > 0) & (behind < window)),
+            _near(ahead=lambda behind, window: behind > 0),
             DIAGONAL,
         ),
         Variation(
             "the window is 3 whatever window is",
-            _near(lambda behind, window: (behind >= 0) & (behind < 3)),
+            _near(past=lambda behind, window: behind < 3),
             ("Does your mask change with window?", "Compare with window, not with a number."),
         ),
         Variation(
             "the window stands before the query, its own position is left out",
-            _near(lambda behind, window: (behind > 0) & (behind <= window)),
+            _near(lambda behind, window: behind > 0, lambda behind, window: behind <= window),
             DIAGONAL,
         ),
     ),

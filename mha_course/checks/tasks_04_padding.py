@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mha_course import masks
 from mha_course.checks.mask_hints import DIAGONAL, INVERTED, LATE, SHAPE, TRIU
-from mha_course.checks.task import Case, Task, Variation
+from mha_course.checks.task import Case, Task, Variation, by_steps
 
 Mask = Bool[Tensor, "..."]
 Lengths = Integer[Tensor, " B"]
@@ -19,14 +19,14 @@ def _padding_cases() -> tuple[Case, ...]:
     return tuple(Case({"B": len(n), "S": S}, (torch.tensor(n), S)) for n, S in drawn)
 
 
-def _compared(compare: Callable[[Tensor, Tensor, int], Mask]) -> Callable[[Lengths, int], Mask]:
-    """A padding mask from compare(key (S,), lengths (B, 1), S), with the right shape."""
-    return lambda lengths, S: compare(torch.arange(S), lengths[:, None], S)[:, None, None, :]
-
-
-def _shaped(place: Callable[[Mask], Mask]) -> Callable[[Lengths, int], Mask]:
-    """The right padding mask, (B, 1, 1, S), made into another shape."""
-    return lambda lengths, S: place(masks.padding(lengths, S))
+@by_steps
+def _compared(
+    compare: Callable[[Tensor, Tensor, int], Mask] = lambda key, n, S: key < n,
+    of: Callable[[Tensor], Tensor] = lambda n: n,
+    place: Callable[[Mask], Mask] = lambda mask: mask,
+) -> Callable[[Lengths, int], Mask]:
+    """A padding mask from compare(key (S,), of(lengths (B, 1)), S), (B, 1, 1, S) made into another shape by place."""
+    return lambda lengths, S: place(compare(torch.arange(S), of(lengths[:, None]), S)[:, None, None, :])
 
 
 padding = Task(
@@ -34,6 +34,7 @@ padding = Task(
     arguments=("lengths", "S"),
     results=(("mask", ("B", "1", "1", "S")),),
     reference=lambda lengths, S: masks.padding(lengths, S),
+    build=_compared,
     cases=_padding_cases,
     variations=(
         Variation(
@@ -69,32 +70,32 @@ padding = Task(
         ),
         Variation(
             "every sample has the length of the first",
-            _compared(lambda key, n, S: key < n[:1].expand_as(n)),
+            _compared(of=lambda n: n[:1].expand_as(n)),
             ("Look at the second sample: whose length does it follow?", "Let the lengths run along the batch axis."),
         ),
         Variation(
             "every sample has the length of the longest",
-            _compared(lambda key, n, S: key < n.amax(0, keepdim=True).expand_as(n)),
+            _compared(of=lambda n: n.amax(0, keepdim=True).expand_as(n)),
             ("Look at the shortest sample: whose length does it follow?", "Compare with each length, not the largest."),
         ),
         Variation(
             "the mask has the shape (B, S): two axes are read as queries and keys, (T, S)",
-            _shaped(lambda mask: mask[:, 0, 0]),
+            _compared(place=lambda mask: mask[:, 0, 0]),
             SHAPE,
         ),
         Variation(
             "the mask has the shape (B, 1, S): three axes are read as (H, T, S), the batch meets the heads",
-            _shaped(lambda mask: mask[:, 0]),
+            _compared(place=lambda mask: mask[:, 0]),
             SHAPE,
         ),
         Variation(
             "the mask lies along the queries, (B, 1, S, 1): it hides rows, and every row still sees the padding",
-            _shaped(lambda mask: mask.mT),
+            _compared(place=lambda mask: mask.mT),
             SHAPE,
         ),
         Variation(
             "the mask has the shape (B, S, 1, 1): the tokens meet the heads",
-            _shaped(lambda mask: mask[:, 0, 0, :, None, None]),
+            _compared(place=lambda mask: mask[:, 0, 0, :, None, None]),
             SHAPE,
         ),
     ),
@@ -112,11 +113,27 @@ def _combined_cases() -> tuple[Case, ...]:
     return tuple(Case({"B": len(n), "T": T}, (torch.tensor(n), T)) for n, T in drawn)
 
 
-def _joined(join: Callable[[Mask, Mask], Mask]) -> Callable[[Lengths, int], Mask]:
-    """A mask (B, 1, T, T) from join(causal (T, T), padding (B, 1, 1, T))."""
+@by_steps
+def _joined(
+    join: Callable[[Mask, Mask], Mask] = lambda order, real: order & real,
+    order: Callable[[Mask], Mask] = lambda order: order,
+    shift: Callable[[Lengths, int], Lengths] = lambda lengths, T: lengths,
+    real: Callable[[Mask], Mask] = lambda real: real,
+    place: Callable[[Mask], Mask] = lambda mask: mask,
+) -> Callable[[Lengths, int], Mask]:
+    """A mask (B, 1, T, T) joined from a causal one (T, T) and one of padding (B, 1, 1, T), some steps changed.
+
+    Args:
+        join: joins the two.
+        order: what becomes of the causal one.
+        shift: what becomes of the lengths.
+        real: what becomes of the one of padding.
+        place: the last step.
+    """
 
     def fn(lengths: Lengths, T: int) -> Mask:
-        return join(masks.causal(T), masks.padding(lengths, T)).expand(len(lengths), 1, T, T)
+        both = join(order(masks.causal(T)), real(masks.padding(shift(lengths, T), T)))
+        return place(both.expand(len(lengths), 1, T, T))
 
     return fn
 
@@ -134,7 +151,8 @@ combined = Task(
     name="combined",
     arguments=("lengths", "T"),
     results=(("mask", ("B", "1", "T", "T")),),
-    reference=_joined(lambda order, real: order & real),
+    reference=_joined(),
+    build=_joined,
     cases=_combined_cases,
     variations=(
         Variation(
@@ -150,7 +168,7 @@ combined = Task(
             _joined(lambda order, real: real),
             ("Look at row 0: which keys does it see?", "Join the causal mask and the padding mask by &."),
         ),
-        Variation("the mask is inverted, True where it is blocked", _joined(lambda o, r: ~(o & r)), INVERTED),
+        Variation("the mask is inverted, True where it is blocked", _joined(place=torch.logical_not), INVERTED),
         Variation(
             "both masks are inverted and joined by &: True is what both of them block",
             _joined(lambda order, real: ~order & ~real),
@@ -166,15 +184,15 @@ combined = Task(
             _joined(lambda order, real: order & ~real),
             _HALF_HINTS,
         ),
-        Variation("the causal part is the wrong triangle", _joined(lambda order, real: order.T & real), TRIU),
+        Variation("the causal part is the wrong triangle", _joined(order=lambda order: order.T), TRIU),
         Variation(
             "the diagonal is left out of the causal part",
-            _joined(lambda order, real: order.tril(-1) & real),
+            _joined(order=lambda order: order.tril(-1)),
             DIAGONAL,
         ),
         Variation(
             "the diagonal of the causal part is off by one: each query sees the next token too",
-            lambda lengths, T: masks.band(T, None, 1) & masks.padding(lengths, T),
+            _joined(order=lambda order: masks.band(len(order), None, 1)),
             TRIU,
         ),
         Variation(
@@ -187,7 +205,7 @@ combined = Task(
         ),
         Variation(
             "the padding is taken to stand on the left, it stands on the right",
-            lambda lengths, T: masks.causal(T) & masks.padding(lengths, T).flip(-1),
+            _joined(real=lambda real: real.flip(-1)),
             (
                 "Take a sequence of length 2: which columns may be True?",
                 "The real tokens come first: those whose index is smaller than the length.",
@@ -195,17 +213,17 @@ combined = Task(
         ),
         Variation(
             "one key too many: the first padding token is seen",
-            lambda lengths, T: masks.causal(T) & masks.padding((lengths + 1).clamp(max=T), T),
+            _joined(shift=lambda lengths, T: (lengths + 1).clamp(max=T)),
             LATE,
         ),
         Variation(
             "one key too few: the last real token is hidden",
-            lambda lengths, T: masks.causal(T) & masks.padding((lengths - 1).clamp(min=0), T),
+            _joined(shift=lambda lengths, T: (lengths - 1).clamp(min=0)),
             LATE,
         ),
         Variation(
             "the padding hides rows (queries): those rows see nothing",
-            _joined(lambda order, real: order & real.mT),
+            _joined(real=lambda real: real.mT),
             (
                 "Look at the rows of the padding: what would their softmax be?",
                 "Hide padding as a key alone, along the last axis. What padded queries give is left out of the loss.",
@@ -213,7 +231,7 @@ combined = Task(
         ),
         Variation(
             "the mask has the shape (B, T, T): three axes are read as (H, T, S), the batch meets the heads",
-            lambda lengths, T: (masks.causal(T) & masks.padding(lengths, T))[:, 0],
+            _joined(place=lambda mask: mask[:, 0]),
             SHAPE,
         ),
     ),

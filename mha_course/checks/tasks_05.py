@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.checks.task import Case, Task, Variation
+from mha_course.checks.task import Case, Task, Variation, by_steps
 from mha_course.checks.tasks_05_equivariance import equivariance_error
 
 Table = Float[Tensor, "..."]
@@ -19,19 +19,21 @@ def _cases() -> tuple[Case, ...]:
     return tuple(Case({"length": length, "width": width}, (length, width)) for length, width in sizes)
 
 
+@by_steps
 def _table(
     power: Callable[[Tensor, int], Tensor] = lambda j, E: 2 * (j // 2) / E,
     base: float = 10000,
     place: Callable[[Tensor, int], Tensor] = lambda p, T: p,
     waves: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] = (torch.sin, torch.cos),
+    end: Callable[[Table], Table] = lambda table: table,
 ) -> Solution:
-    """Waves of the angle place(p, T) / base ** power(j, E): one for even columns j, one for odd ones."""
+    """Waves of the angle place(p, T) / base ** power(j, E): one for even columns j, one for odd ones; then end."""
 
     def fn(length: int, width: int) -> Table:
         j = torch.arange(width, dtype=torch.float64)
         p = torch.arange(length, dtype=torch.float64)[:, None]
         angles = place(p, length) / base ** power(j, width)  # (length, width)
-        return torch.where(j % 2 == 0, waves[0](angles), waves[1](angles))
+        return end(torch.where(j % 2 == 0, waves[0](angles), waves[1](angles)))
 
     return fn
 
@@ -124,9 +126,11 @@ _ENDS_HINTS = (
 
 sinusoidal = Task(
     name="sinusoidal",
+    gradients=False,
     arguments=("length", "width"),
     results=(("table", ("length", "width")),),
     reference=_right,
+    build=_table,
     cases=_cases,
     variations=(
         _fault("an odd width raises: it has one sine more than cosines", _even_only, _ODD_HINTS),
@@ -135,7 +139,7 @@ sinusoidal = Task(
             _table(waves=(torch.cos, torch.sin)),
             ("Look at row 0: it should read 0, 1, 0, 1, and so on.", "Sines stand in the even columns, from column 0."),
         ),
-        _fault(_HALVES, _halves(lambda E: ((E + 1) // 2, E // 2)), _HALVES_HINTS),
+        _fault(_HALVES, _table(end=lambda table: torch.cat((table[:, 0::2], table[:, 1::2]), 1)), _HALVES_HINTS),
         Variation(_HALVES, _halves(lambda E: ((E + 1) // 2, (E + 1) // 2)), _HALVES_HINTS),
         Variation(_HALVES, _halves(lambda E: (E // 2, E // 2)), _HALVES_HINTS),
         Variation(_HALVES, _halves(lambda E: (E // 2, E // 2), pad=True), _HALVES_HINTS),
@@ -210,7 +214,7 @@ sinusoidal = Task(
         ),
         _fault(
             "the table is multiplied by the square root of the width",
-            lambda length, width: _right(length, width) * math.sqrt(width),
+            _table(end=lambda table: table * math.sqrt(table.shape[1])),
             (
                 "No entry of the table is larger than 1: are yours?",
                 "The root belongs to the embeddings, not to the positions.",
@@ -218,7 +222,7 @@ sinusoidal = Task(
         ),
         _fault(
             "the table is transposed, (width, length) instead of (length, width)",
-            lambda length, width: _right(length, width).T,
+            _table(end=lambda table: table.T),
             _LAYOUT_HINTS,
         ),
         Variation(

@@ -7,7 +7,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from mha_course import masks
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
 from mha_course.dot_product import attention
 
 Tokens = Float[Tensor, "..."]
@@ -72,6 +72,7 @@ def _largest(difference: Tokens) -> Tensor:
     return difference.abs().amax()
 
 
+@by_steps
 def _sides(
     of_output: Callable[[Tokens, Order], Tokens] = lambda y, order: y[:, order],
     of_input: Callable[[Tokens, Order], Tokens] = lambda x, order: x[:, order],
@@ -126,9 +127,11 @@ _FIRST_HINTS = ("Does a difference in the last sample change your result?", "Tak
 
 equivariance_error = Task(
     name="equivariance_error",
+    gradients=False,
     arguments=("layer", "x", "order"),
     results=(("error", ()),),
     reference=_sides(),
+    build=_sides,
     cases=_cases,
     variations=(
         Variation(

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
 from mha_course.checks.tasks_06_alibi import alibi_bias
 from mha_course.checks.tasks_06_slopes import slopes
 
@@ -42,6 +42,7 @@ def _side_by_side(a: Heads, b: Heads) -> Heads:
     return torch.cat((a, b), -1)
 
 
+@by_steps
 def _rotary(
     turn: Callable[[Heads, Heads, Heads, Heads], Pair] = lambda a, b, cos, sin: (a * cos - b * sin, a * sin + b * cos),
     place: Callable[[Tensor, int], Tensor] = lambda t, offset: offset + t,
@@ -143,6 +144,7 @@ rotary = Task(
     arguments=("x", "offset"),
     results=(("rotated", ("B", "H", "T", "D")),),
     reference=_right,
+    build=_rotary,
     cases=_cases,
     variations=(
         Variation(

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.checks.task import Case, Task, Variation
+from mha_course.checks.task import Case, Task, Variation, by_steps
 
 Slopes = Float[Tensor, "..."]
 Bias = Float[Tensor, "..."]
@@ -32,7 +33,19 @@ def _of(value: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Slopes, 
     return fn
 
 
-_right = _of(lambda slope, i, j: -slope * (i - j).abs())
+@by_steps
+def _bias(
+    slope: Callable[[Tensor], Any] = lambda slope: slope,
+    distance: Callable[[Tensor, Tensor], Tensor] = lambda i, j: (i - j).abs(),
+    cost: Callable[[Any, Tensor], Tensor] = lambda slope, distance: -slope * distance,
+    end: Callable[[Bias], Bias] = lambda bias: bias,
+) -> Callable[[Slopes, int], Bias]:
+    """The bias with some steps changed: the slopes (H, 1, 1), distances, their product, and a last step."""
+    fn = _of(lambda m, i, j: cost(slope(m), distance(i, j)))
+    return lambda slopes, T: end(fn(slopes, T))
+
+
+_right = _bias()
 _DISTANCE_HINTS = (
     "Print one head for T = 3: the diagonal should be 0, and every step away from it costs one slope more.",
     "The distance of query i and key j is |i - j|, in both directions.",
@@ -70,34 +83,36 @@ def _hides(said: str, value: float) -> tuple[Variation, Variation]:
 
 alibi_bias = Task(
     name="alibi_bias",
+    gradients=False,
     arguments=("slopes", "T"),
     results=(("bias", ("H", "T", "T")),),
     reference=_right,
+    build=_bias,
     cases=_bias_cases,
     variations=(
         Variation(
             "the bias is positive: the farther a key is away, the more weight it gets",
-            _of(lambda slope, i, j: slope * (i - j).abs()),
+            _bias(cost=lambda slope, distance: slope * distance),
             ("Which key should get the most weight: the nearest or the farthest?", "Distance costs: a minus sign."),
         ),
         Variation(
             "keys after the query get a positive bias: the distance keeps its sign",
-            _of(lambda slope, i, j: -slope * (i - j)),
+            _bias(distance=lambda i, j: i - j),
             _AHEAD_HINTS,
         ),
         Variation(
             "keys before the query get a positive bias: the distance has the wrong sign there",
-            _of(lambda slope, i, j: slope * (i - j)),
+            _bias(distance=lambda i, j: j - i),
             _DISTANCE_HINTS,
         ),
         Variation(
             "keys after the query get 0, the distance counts there too",
-            _of(lambda slope, i, j: -slope * (i - j).clamp(min=0)),
+            _bias(distance=lambda i, j: (i - j).clamp(min=0)),
             _AHEAD_HINTS,
         ),
         Variation(
             "keys before the query get 0: this is the wrong triangle, and the distance counts on both sides",
-            _of(lambda slope, i, j: -slope * (j - i).clamp(min=0)),
+            _bias(distance=lambda i, j: (j - i).clamp(min=0)),
             _DISTANCE_HINTS,
         ),
         *_hides("-inf", -math.inf),
@@ -107,64 +122,62 @@ alibi_bias = Task(
         *_hides("the lowest number of float32", torch.finfo(torch.float32).min),
         Variation(
             "the distance is counted from the start of the sequence, not from the query",
-            _of(lambda slope, i, j: -slope * j),
+            _bias(distance=lambda i, j: 0 * i + j),
             _START_HINTS,
         ),
         Variation(
             "the bias grows with the index of the key: right after a causal softmax, but it is not the distance",
-            _of(lambda slope, i, j: slope * j),
+            _bias(distance=lambda i, j: 0 * i - j),
             _START_HINTS,
         ),
         Variation(
             "the bias depends on the query alone: all keys of a row get the same, and softmax cancels it",
-            _of(lambda slope, i, j: -slope * i),
+            _bias(distance=lambda i, j: i + 0 * j),
             _START_HINTS,
         ),
         Variation(
             "the distance is counted from the end of the sequence, not from the query",
-            _of(lambda slope, i, j: -slope * (i.numel() - 1 - j)),
+            _bias(distance=lambda i, j: i.numel() - 1 - j + 0 * i),
             _START_HINTS,
         ),
         Variation(
             "the distance is one too large: a query is 1 away from itself",
-            _of(lambda slope, i, j: -slope * ((i - j).abs() + 1)),
+            _bias(distance=lambda i, j: (i - j).abs() + 1),
             _DISTANCE_HINTS,
         ),
-        Variation("the distance is squared", _of(lambda slope, i, j: -slope * (i - j).square()), _DISTANCE_HINTS),
+        Variation("the distance is squared", _bias(distance=lambda i, j: (i - j).square()), _DISTANCE_HINTS),
         Variation(
             "the logarithm of the distance is taken",
-            _of(lambda slope, i, j: -slope * (i - j).abs().log1p()),
+            _bias(distance=lambda i, j: (i - j).abs().log1p()),
             _DISTANCE_HINTS,
         ),
         Variation(
             "the distance is divided by T",
-            _of(lambda slope, i, j: -slope * (i - j).abs() / len(j)),
+            _bias(distance=lambda i, j: (i - j).abs() / len(j)),
             ("Make the sequence longer: the entries that were there should stay.", "Take the distance as it is."),
         ),
         Variation(
             "the distance is divided by the slope, not multiplied",
-            _of(lambda slope, i, j: -(i - j).abs() / slope),
+            _bias(cost=lambda slope, distance: -distance / slope),
             _SLOPE_HINTS,
         ),
         Variation(
             "the slopes are ignored, every head has slope 1",
-            _of(lambda slope, i, j: -(i - j).abs()),
+            _bias(slope=torch.ones_like),
             _SLOPE_HINTS,
         ),
         Variation(
-            "every head has the slope of the first", _of(lambda slope, i, j: -slope[:1] * (i - j).abs()), _SLOPE_HINTS
+            "every head has the slope of the first", _bias(slope=lambda slope: slope[:1].expand_as(slope)), _SLOPE_HINTS
         ),
-        Variation(
-            "the slopes are in reverse order", _of(lambda slope, i, j: -slope.flip(0) * (i - j).abs()), _SLOPE_HINTS
-        ),
+        Variation("the slopes are in reverse order", _bias(slope=lambda slope: slope.flip(0)), _SLOPE_HINTS),
         Variation(
             "the slopes are computed anew, the argument is ignored",
-            lambda slopes, T: _right(2 ** (-8 * torch.arange(1, len(slopes) + 1) / len(slopes)).double(), T),
+            _bias(slope=lambda m: (2 ** (-8 * torch.arange(1, len(m) + 1) / len(m)).double())[:, None, None]),
             ("Look for the argument slopes in your function.", _SLOPE_HINTS[1]),
         ),
         Variation(
             "the exponential is taken: these are factors of weights, not a bias of scores",
-            _of(lambda slope, i, j: (-slope * (i - j).abs()).exp()),
+            _bias(end=torch.exp),
             (
                 "What is added to a score where the distance is 0? Nothing.",
                 "Leave out the exponential: softmax takes it.",
@@ -172,12 +185,12 @@ alibi_bias = Task(
         ),
         Variation(
             "the softmax is taken too",
-            _of(lambda slope, i, j: (-slope * (i - j).abs()).softmax(-1)),
+            _bias(end=lambda bias: bias.softmax(-1)),
             ("What is asked for: what is added to the scores, or the weights?", "Return the bias before any softmax."),
         ),
         Variation(
             "the heads come last, (T, T, H) instead of (H, T, T)",
-            lambda slopes, T: _right(slopes, T).permute(1, 2, 0),
+            _bias(end=lambda bias: bias.permute(1, 2, 0)),
             ("Print the shape of your bias.", "Give the slopes two axes behind theirs: slopes[:, None, None]."),
         ),
     ),

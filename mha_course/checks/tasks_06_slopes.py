@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.checks.task import Case, Task, Variation
+from mha_course.checks.task import Case, Task, Variation, by_steps
 
 Slopes = Float[Tensor, "..."]
 
@@ -35,6 +35,7 @@ def _first(more: Slopes, missing: int) -> Slopes:
     return more[0::2][:missing]
 
 
+@by_steps
 def _as_coded(
     simple: Callable[[int], Slopes] = _plain,
     extra: Callable[[Slopes, int], Slopes] = _first,
@@ -71,9 +72,11 @@ _SIGN_HINTS = ("All slopes are positive numbers below 1: are yours?", "The expon
 
 slopes = Task(
     name="slopes",
+    gradients=False,
     arguments=("num_heads",),
     results=(("slopes", ("H",)),),
     reference=_as_coded(),
+    build=_as_coded,
     cases=_slope_cases,
     variations=(
         *_both("the exponents start at 0: the first slope is 1", _powers(lambda i, H: -8 * (i - 1) / H), _START_HINTS),

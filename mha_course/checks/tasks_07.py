@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
 from mha_course.checks.tasks_07_attention import multi_head
 from mha_course.checks.tasks_07_cross import cross_attention
 from mha_course.checks.tasks_07_faults import CUTS, JOINS, MORE_CUTS, MORE_JOINS, Array, merge, split
@@ -35,9 +35,20 @@ _SWAPPED_HINTS = (
 )
 
 
-def _of_split(change: Callable[[Array], Array]) -> Callable[[Array, int], Array]:
-    """The right heads, (B, H, T, D), made into something else."""
-    return lambda x, num_heads: change(split(x, num_heads))
+@by_steps
+def _split(
+    cut: Callable[[Array, int], Array] = split, end: Callable[[Array], Array] = lambda heads: heads
+) -> Callable[[Array, int], Array]:
+    """Cut x into heads, (B, H, T, D), and make them into something else."""
+    return lambda x, num_heads: end(cut(x, num_heads))
+
+
+@by_steps
+def _merge(
+    join: Callable[[Array], Array] = merge, end: Callable[[Array], Array] = lambda merged: merged
+) -> Callable[[Array], Array]:
+    """Join heads to (B, T, E), and make that into something else."""
+    return lambda x: end(join(x))
 
 
 split_heads = Task(
@@ -46,60 +57,63 @@ split_heads = Task(
     results=(("heads", ("B", "H", "T", "D")),),
     axes={"T": "token"},
     reference=split,
+    build=_split,
     cases=_split_cases,
     variations=(
-        *(Variation(*cut) for cut in (*CUTS, *MORE_CUTS)),
+        *(Variation(said, _split(cut), hints) for said, cut, hints in (*CUTS, *MORE_CUTS)),
         Variation(
             "the tokens stand before the heads, (B, T, H, D): two axes are still to be exchanged",
-            _of_split(lambda heads: heads.transpose(1, 2)),
+            _split(end=lambda heads: heads.transpose(1, 2)),
             _HEADS_FIRST,
         ),
         Variation(
             "the heads stand before the batch, (H, B, T, D)",
-            _of_split(lambda heads: heads.transpose(0, 1)),
+            _split(end=lambda heads: heads.transpose(0, 1)),
             _HEADS_FIRST,
         ),
         Variation(
             "the tokens stand in front, (T, H, B, D), as if x were (T, B, E)",
-            _of_split(lambda heads: heads.permute(2, 1, 0, 3)),
+            _split(end=lambda heads: heads.permute(2, 1, 0, 3)),
             _HEADS_FIRST,
         ),
         Variation(
             "tokens and features have changed places, (B, H, D, T)",
-            _of_split(lambda heads: heads.mT),
+            _split(end=lambda heads: heads.mT),
             _HEADS_FIRST,
         ),
         Variation(
             "the heads stand behind the features, (B, T, D, H)",
-            _of_split(lambda heads: heads.permute(0, 2, 3, 1)),
+            _split(end=lambda heads: heads.permute(0, 2, 3, 1)),
             _HEADS_FIRST,
         ),
-        Variation(_SWAPPED_SIZES, lambda x, H: x.unflatten(-1, (-1, H)).transpose(1, 2), _SWAPPED_HINTS),
-        Variation(_SWAPPED_SIZES, lambda x, H: x.unflatten(-1, (-1, H)), _SWAPPED_HINTS),
-        Variation(_SWAPPED_SIZES, lambda x, H: x.reshape(x.shape[0], x.shape[2] // H, x.shape[1], H), _SWAPPED_HINTS),
+        Variation(_SWAPPED_SIZES, _split(lambda x, H: x.unflatten(-1, (-1, H)).transpose(1, 2)), _SWAPPED_HINTS),
+        Variation(_SWAPPED_SIZES, _split(lambda x, H: x.unflatten(-1, (-1, H))), _SWAPPED_HINTS),
+        Variation(
+            _SWAPPED_SIZES, _split(lambda x, H: x.reshape(x.shape[0], x.shape[2] // H, x.shape[1], H)), _SWAPPED_HINTS
+        ),
         Variation(
             "batch and heads are one axis, (B H, T, D), and cut where x lies, which mixes tokens with features",
-            lambda x, H: x.reshape(x.shape[0] * H, x.shape[1], -1),
+            _split(lambda x, H: x.reshape(x.shape[0] * H, x.shape[1], -1)),
             CUTS[0].hints,
         ),
         Variation(
             "batch and heads are one axis, (B H, T, D)",
-            _of_split(lambda heads: heads.flatten(0, 1)),
+            _split(end=lambda heads: heads.flatten(0, 1)),
             _HEADS_FIRST,
         ),
         Variation(
             "batch and heads are one axis, (H B, T, D)",
-            _of_split(lambda heads: heads.transpose(0, 1).flatten(0, 1)),
+            _split(end=lambda heads: heads.transpose(0, 1).flatten(0, 1)),
             _HEADS_FIRST,
         ),
         Variation(
             "every head gets all E features: they are copied, not cut",
-            lambda x, H: x[:, None].expand(-1, H, -1, -1),
+            _split(lambda x, H: x[:, None].expand(-1, H, -1, -1)),
             ("How wide is a head of yours?", "The E features are shared out: each head takes D = E / H of them."),
         ),
         Variation(
             "x comes back as it was",
-            lambda x, H: x.clone(),
+            _split(lambda x, H: x.clone()),
             ("Print the shape of your result.", "view, reshape and transpose return a new tensor: give it a name."),
         ),
     ),
@@ -131,46 +145,49 @@ merge_heads = Task(
     results=(("merged", ("B", "T", "E")),),
     axes={"T": "token"},
     reference=merge,
+    build=_merge,
     cases=_merge_cases,
     variations=(
-        *(Variation(*join) for join in (*JOINS, *MORE_JOINS)),
+        *(Variation(said, _merge(join), hints) for said, join, hints in (*JOINS, *MORE_JOINS)),
         Variation(
             "the heads are averaged, not put side by side",
-            lambda x: x.mean(1),
+            _merge(lambda x: x.mean(1)),
             _ONE_WIDE_HINTS,
         ),
         Variation(
             "the heads are added up, not put side by side",
-            lambda x: x.sum(1),
+            _merge(lambda x: x.sum(1)),
             _ONE_WIDE_HINTS,
         ),
-        Variation("the first head alone is kept", lambda x: x[:, 0], _ONE_WIDE_HINTS),
+        Variation("the first head alone is kept", _merge(lambda x: x[:, 0]), _ONE_WIDE_HINTS),
         Variation(
             "the heads and their features are still two axes, (B, T, H, D)",
-            lambda x: x.transpose(1, 2),
+            _merge(lambda x: x.transpose(1, 2)),
             ("Print the shape of your result: how many axes are there?", "Join the last two axes into one, E = H D."),
         ),
         Variation(
             "the tokens stand before the batch, (T, B, E)",
-            lambda x: x.permute(2, 0, 1, 3).flatten(2),
+            _merge(end=lambda merged: merged.transpose(0, 1)),
             ("Print the shape of your result: which axis comes first?", "The batch stays in front."),
         ),
         Variation(
             "tokens and features have changed places, (B, E, T)",
-            lambda x: merge(x).mT,
+            _merge(end=lambda merged: merged.mT),
             ("Print the shape of your result.", "The features of all heads, E, are the last axis."),
         ),
-        Variation("the heads are joined along the tokens, (B, H T, D)", lambda x: x.flatten(1, 2), _AXIS_HINTS),
+        Variation("the heads are joined along the tokens, (B, H T, D)", _merge(lambda x: x.flatten(1, 2)), _AXIS_HINTS),
         Variation(
             "the heads are joined along the tokens, (B, T H, D)",
-            lambda x: x.transpose(1, 2).flatten(1, 2),
+            _merge(lambda x: x.transpose(1, 2).flatten(1, 2)),
             _AXIS_HINTS,
         ),
-        Variation("the heads are joined along the batch, (H B, T, D)", lambda x: torch.cat(x.unbind(1)), _AXIS_HINTS),
-        Variation("the heads are joined along the batch, (B H, T, D)", lambda x: x.flatten(0, 1), _AXIS_HINTS),
-        Variation(_READ, lambda x: x.flatten(2), _READ_HINTS),
-        Variation(_READ, lambda x: x.transpose(1, 2).reshape(*x.shape[:2], -1), _READ_HINTS),
-        Variation(_READ, lambda x: x.mT.flatten(2), _READ_HINTS),
+        Variation(
+            "the heads are joined along the batch, (H B, T, D)", _merge(lambda x: torch.cat(x.unbind(1))), _AXIS_HINTS
+        ),
+        Variation("the heads are joined along the batch, (B H, T, D)", _merge(lambda x: x.flatten(0, 1)), _AXIS_HINTS),
+        Variation(_READ, _merge(lambda x: x.flatten(2)), _READ_HINTS),
+        Variation(_READ, _merge(lambda x: x.transpose(1, 2).reshape(*x.shape[:2], -1)), _READ_HINTS),
+        Variation(_READ, _merge(lambda x: x.mT.flatten(2)), _READ_HINTS),
     ),
     hints=(
         "Merge what your split gave: x should come back, number for number. Then see where they first differ.",

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from mha_course.checks.task import Case, Task, Variation, draw
-from mha_course.checks.tasks_07_faults import Array, Fault, Mask, Solution, built, hide
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
+from mha_course.checks.tasks_07_faults import Array, Fault, Mask, Solution, built, hide, numbers
 from mha_course.checks.tasks_07_steps import AMONG, FILLED, ROLE_HINTS, STEPS, TRANSPOSED_HINTS
 
 
@@ -35,6 +35,20 @@ def _of_x(fn: Solution) -> Any:
     return lambda x, W_q, W_k, W_v, W_o, num_heads, mask: fn(x, x, W_q, W_k, W_v, W_o, num_heads, mask)
 
 
+@by_steps
+def _built(**changes: Any) -> Any:
+    return _of_x(built(**changes))
+
+
+def _hidden(factor: float, x: Array, *others: Any) -> tuple[tuple[Any, ...], Mask]:
+    """The token that most queries do not see, replaced; rows of the output, (B, T, 1), that do not see it."""
+    hidden = ~others[-1][:, 0]  # (B, T, T)
+    s = int(hidden.sum((0, 1)).argmax())
+    changed = x.clone()
+    changed[:, s] = factor * draw(7, (len(x), x.shape[-1]))[0]
+    return (changed, *others), hidden[:, :, s, None]
+
+
 def _repeated(scores: Array, mask: Mask) -> Mask:
     """A mask for each head, folded as M0 M1 M0 M1 and not as M0 M0 M1 M1."""
     return mask.repeat(scores.shape[1], 1, 1, 1).view(scores.shape)
@@ -58,25 +72,33 @@ _POSITIVE = "hidden scores become large, not minus infinity: the hidden keys tak
 _POSITIVE_HINTS = ("Look at the weight of a hidden key: it should be 0.", "Mind the sign of what you fill in.")
 
 _MASKS = (
-    Fault("the mask is ignored", {"weigh": lambda scores, mask: scores.softmax(-1)}, _MASK_HINTS),
-    Fault(_INVERTED, {"weigh": lambda scores, mask: hide(scores, ~mask).softmax(-1)}, _INVERTED_HINTS),
-    Fault(_INVERTED, {"weigh": lambda scores, mask: hide(scores, ~mask).softmax(-1).nan_to_num(0)}, _INVERTED_HINTS),
-    Fault(_INVERTED, {"weigh": lambda scores, mask: hide(scores, ~mask, -1e9).softmax(-1)}, _INVERTED_HINTS),
+    Fault("the mask is ignored", {"see": lambda scores, mask: None}, _MASK_HINTS),
+    Fault(_INVERTED, {"see": lambda scores, mask: ~mask}, _INVERTED_HINTS),
+    Fault(
+        _INVERTED,
+        {"see": lambda scores, mask: ~mask, "late": lambda weights, mask: weights.nan_to_num(0)},
+        _INVERTED_HINTS,
+    ),
+    Fault(
+        _INVERTED,
+        {"see": lambda scores, mask: ~mask, "hide": lambda scores, mask: hide(scores, mask, -1e9)},
+        _INVERTED_HINTS,
+    ),
     Fault(
         "the mask is applied after the softmax: the weights of a query no longer sum to 1",
-        {"weigh": lambda scores, mask: scores.softmax(-1) * mask},
+        {"see": lambda scores, mask: None, "late": lambda weights, mask: weights * mask},
         ("Sum the weights of each query: they should give 1.", "Hide the scores, before the softmax."),
     ),
-    Fault(_NOT_HIDDEN, {"weigh": lambda scores, mask: hide(scores, mask, 0).softmax(-1)}, _NOT_HIDDEN_HINTS),
+    Fault(_NOT_HIDDEN, {"hide": lambda scores, mask: hide(scores, mask, 0)}, _NOT_HIDDEN_HINTS),
     Fault(
         "the mask is added to the scores, where True counts as 1: nothing is hidden",
-        {"weigh": lambda scores, mask: (scores + mask).softmax(-1)},
+        {"hide": lambda scores, mask: scores + mask},
         ("Look at the weight of a hidden key: it should be 0.", _MASK_HINTS[1]),
     ),
-    Fault(_POSITIVE, {"weigh": lambda scores, mask: hide(scores, mask, 1e9).softmax(-1)}, _POSITIVE_HINTS),
+    Fault(_POSITIVE, {"hide": lambda scores, mask: hide(scores, mask, 1e9)}, _POSITIVE_HINTS),
     Fault(
         "the mask is multiplied by infinity: 0 times infinity is NaN",
-        {"weigh": lambda scores, mask: (scores + ~mask * -math.inf).softmax(-1)},
+        {"hide": lambda scores, mask: scores + ~mask * -math.inf},
         (
             "Print your scores once the mask is in: where are they NaN?",
             "Fill in minus infinity without a product: masked_fill does.",
@@ -84,17 +106,17 @@ _MASKS = (
     ),
     Fault(
         "the mask is transposed, keys against queries",
-        {"weigh": lambda scores, mask: hide(scores, mask.mT).softmax(-1)},
+        {"see": lambda scores, mask: mask.mT},
         ("Hide one key from one query: is it that weight which becomes 0?", "A row of the mask is a query."),
     ),
     Fault(
         "every sample uses the mask of the first",
-        {"weigh": lambda scores, mask: hide(scores, mask[:1]).softmax(-1)},
+        {"see": lambda scores, mask: mask[:1]},
         ("Change the mask of sample 1: does its result change?", "Look for an index 0 or a slice :1 of the mask."),
     ),
     Fault(
         "samples and heads of the mask are confused: it is repeated as M0 M1 M0 M1, the heads lie as M0 M0 M1 M1",
-        {"weigh": lambda scores, mask: hide(scores, _repeated(scores, mask)).softmax(-1)},
+        {"see": _repeated},
         (
             "Change the mask of sample 1: in which samples does the result change?",
             "A mask (B, 1, T, T) broadcasts over the heads by itself. Folded, repeat each sample's mask H times.",
@@ -102,17 +124,17 @@ _MASKS = (
     ),
     Fault(
         "a causal mask is used in place of the mask that is given",
-        {"weigh": lambda scores, mask: hide(scores, torch.ones_like(mask).tril()).softmax(-1)},
+        {"see": lambda scores, mask: torch.ones_like(mask).tril()},
         ("Does your result change with mask?", "Which keys are hidden is the caller's choice: use the argument."),
     ),
     Fault(
         "a causal mask is used beside the mask that is given",
-        {"weigh": lambda scores, mask: hide(scores, mask.tril()).softmax(-1)},
+        {"see": lambda scores, mask: mask.tril()},
         ("Try a mask that is True throughout: is anything hidden?", "Hide what the argument hides, and nothing else."),
     ),
     Fault(
         f"{AMONG.said}, and the mask is ignored",
-        {**AMONG.change, "weigh": lambda scores, mask: scores.softmax(-1)},
+        {**AMONG.change, "see": lambda scores, mask: None},
         AMONG.hints,
     ),
 )
@@ -159,10 +181,12 @@ multi_head = Task(
     arguments=("x", "W_q", "W_k", "W_v", "W_o", "num_heads", "mask"),
     results=(("out", ("B", "T", "E")),),
     reference=_of_x(built()),
+    build=_built,
+    steps=lambda x, *others: numbers(x, x, *others),
+    hidden=_hidden,
     cases=_cases,
     variations=tuple(
-        Variation(said, _of_x(built(**change)), hints)
-        for said, change, hints in (*STEPS, *_MASKS, *FILLED, *_PROJECTIONS)
+        Variation(said, _built(**change), hints) for said, change, hints in (*STEPS, *_MASKS, *FILLED, *_PROJECTIONS)
     ),
     hints=(
         "Try num_heads = 1 and a mask that is True throughout: if that is right, look at the heads or at the mask.",

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from mha_course.checks.task import Case, Task, Variation, draw
-from mha_course.checks.tasks_07_faults import Array, Fault, Mask, Solution, Three, built
+from mha_course.checks.parting import Step
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
+from mha_course.checks.tasks_07_faults import Array, Fault, Mask, Solution, Three, built, numbers
 from mha_course.checks.tasks_07_steps import ROLE_HINTS, STEPS, TRANSPOSED_HINTS
 
 
@@ -28,15 +29,23 @@ def _unmasked(fn: Solution) -> Any:
     return lambda query, context, W_q, W_k, W_v, W_o, num_heads: fn(query, context, W_q, W_k, W_v, W_o, num_heads, None)
 
 
+@by_steps
+def _built(**changes: Any) -> Any:
+    return _unmasked(built(**changes))
+
+
+def _numbers(*inputs: Any) -> tuple[Step, ...]:
+    return numbers(*(*inputs, None))
+
+
 def _causal(offset: int | None) -> Any:
     """Steps that hide the future: key s from query t if s > t + offset; None: lower right."""
 
-    def weigh(scores: Array, mask: Mask | None) -> Array:
+    def see(scores: Array, mask: Mask | None) -> Mask:
         T, S = scores.shape[-2:]
-        seen = torch.ones(T, S, dtype=torch.bool).tril(S - T if offset is None else offset)
-        return scores.masked_fill(~seen, -math.inf).softmax(-1)
+        return torch.ones(T, S, dtype=torch.bool).tril(S - T if offset is None else offset)
 
-    return {"weigh": weigh}
+    return {"see": see}
 
 
 def _transposed(query: Array, context: Array, W_q: Array, W_k: Array, W_v: Array) -> Three:
@@ -139,10 +148,12 @@ cross_attention = Task(
     arguments=("query", "context", "W_q", "W_k", "W_v", "W_o", "num_heads"),
     results=(("out", ("B", "T", "E")),),
     reference=_unmasked(built()),
+    build=_built,
+    steps=_numbers,
     cases=_cases,
     variations=(
         *(
-            Variation(said, _unmasked(built(**change)), hints)
+            Variation(said, _built(**change), hints)
             for said, change, hints in (
                 *_SOURCES,
                 *STEPS,

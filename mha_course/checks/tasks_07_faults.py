@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mha_course.checks import attention_faults
+from mha_course.checks.parting import Step
 
 Array = Float[Tensor, "..."]
 Mask = Bool[Tensor, "..."]
@@ -58,7 +59,10 @@ def built(
     use: Callable[[Array, Array, Array], Three] = lambda q, k, v: (q, k, v),
     score: Callable[[Array, Array], Array] = lambda q, k: q @ k.mT,
     scale: Callable[[Array, Array, Array], float] = scale,
-    weigh: Callable[[Array, Mask | None], Array] = lambda scores, mask: hide(scores, mask).softmax(-1),
+    see: Callable[[Array, Mask | None], Mask | None] = lambda scores, mask: mask,
+    hide: Callable[[Array, Mask | None], Array] = hide,
+    share: Callable[[Array], Array] = lambda scores: scores.softmax(-1),
+    late: Callable[[Array, Mask | None], Array] = lambda weights, mask: weights,
     mix: Callable[[Array, Array], Array] = lambda weights, v: weights @ v,
     merge: Callable[[Array], Array] = merge,
     finish: Callable[[Array, Array, Array], Array] = lambda out, W_o, query: out @ W_o,
@@ -71,7 +75,10 @@ def built(
         use: from the heads of q, k and v to those that are used.
         score: the products of queries and keys, (B, H, T, S).
         scale: from the heads of q, k and v to the factor on the scores.
-        weigh: from scores and mask to weights.
+        see: from scores and mask to the mask that is used.
+        hide: puts it into the scores.
+        share: from these to weights.
+        late: what becomes of them, from them and the mask.
         mix: from weights and the heads of v to the heads' outputs.
         merge: puts the heads side by side.
         finish: from the merged heads, W_o and the query to the result.
@@ -82,10 +89,33 @@ def built(
     ) -> Array:
         projected = project(query, context, W_q, W_k, W_v)
         q, k, v = use(*(split(x, num_heads) for x in projected))
-        weights = weigh(score(q, k) * scale(q, k, v), mask)
+        scores = score(q, k) * scale(q, k, v)
+        weights = late(share(hide(scores, see(scores, mask))), mask)
         return finish(merge(mix(weights, v)), W_o, query)
 
     return fn
+
+
+def numbers(
+    query: Array, context: Array, W_q: Array, W_k: Array, W_v: Array, W_o: Array, num_heads: int, mask: Mask | None
+) -> tuple[Step, ...]:
+    """The numbers of each step of attention by heads, for `parting`."""
+    projected = project(query, context, W_q, W_k, W_v)
+    q, k, v = (split(x, num_heads) for x in projected)
+    scores = q @ k.mT * scale(q, k, v)
+    weights = hide(scores, mask).softmax(-1)
+    merged = merge(weights @ v)
+    return (
+        *(Step(name, x) for name, x in zip(("queries", "keys", "values"), projected, strict=True)),
+        *(Step(f"heads of the {name}", x, 2) for name, x in (("queries", q), ("keys", k), ("values", v))),
+        Step("products of queries and keys", scores, factor=True),
+        Step("scaled scores", scores),
+        *([] if mask is None else [Step("masked scores", hide(scores, mask))]),
+        Step("weights", weights),
+        Step("heads' outputs", weights @ v),
+        Step("merged heads", merged, 2),
+        Step("output", merged @ W_o),
+    )
 
 
 def _like(x: Array, H: int) -> tuple[int, int, int, int]:

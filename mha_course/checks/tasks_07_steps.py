@@ -82,12 +82,17 @@ _EXCHANGED_SCALES: tuple[dict[str, Any], ...] = ({}, {"scale": lambda q, k, v: 1
 _NEVER = "the heads share one softmax: this is one attention of width E, no axis of heads in the scores"
 
 
+def _filled(fill: float) -> dict[str, Any]:
+    """The step that fills hidden scores so."""
+    return {} if fill == -math.inf else {"hide": lambda scores, mask: hide(scores, mask, fill)}
+
+
 def _axes(fill: float, *axes: tuple[int, str]) -> tuple[Fault, ...]:
     """The softmax over one of other axes, with hidden scores filled so."""
     return tuple(
         Fault(
             f"the softmax runs over the {axis}, not over the keys",
-            {"weigh": lambda scores, mask, dim=dim: hide(scores, mask, fill).softmax(dim)},
+            {"share": lambda scores, dim=dim: scores.softmax(dim), **_filled(fill)},
             _SOFTMAX_HINTS,
         )
         for dim, axis in axes
@@ -99,7 +104,7 @@ def _missing(*fills: float) -> tuple[Fault, ...]:
     return tuple(
         Fault(
             "the softmax is missing, the scores are used as weights",
-            {"weigh": lambda scores, mask, fill=fill: hide(scores, mask, fill)},
+            {"share": lambda scores: scores, **_filled(fill)},
             _MISSING_HINTS,
         )
         for fill in fills

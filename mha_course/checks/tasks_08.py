@@ -5,7 +5,8 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.parting import Step
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
 from mha_course.checks.tasks_08_skips import Part, Tokens, lost_skips, parts
 
 Half = Callable[[Tokens, Part, Part], Tokens]
@@ -52,18 +53,44 @@ def _minus(x: Tokens, norm: Part, part: Part) -> Tokens:
     return x - part(norm(x))
 
 
-def _block(first: Half = _pre, second: Half = _pre) -> Solution:
-    """A block of two halves."""
+@by_steps
+def _block(
+    first: Half = _pre,
+    second: Half = _pre,
+    norms: Callable[[Part, Part], tuple[Part, Part]] = lambda norm_1, norm_2: (norm_1, norm_2),
+    order: Callable[[Part, Part], tuple[Part, Part]] = lambda attend, mlp: (attend, mlp),
+    ends: Callable[[Tokens, Float[Tensor, "..."], Part, Part], Tokens] | None = None,
+) -> Solution:
+    """A block of two halves, each a norm and a part.
+
+    Args:
+        first, second: the halves.
+        norms: the two norms that they use.
+        order: the two parts that they use.
+        ends: in place of the halves: from x, what attention gives, norm_2 and mlp to the result.
+    """
 
     def fn(x: Tokens, norm_1: Part, attend: Part, norm_2: Part, mlp: Part) -> Tokens:
+        norm_1, norm_2 = norms(norm_1, norm_2)
+        attend, mlp = order(attend, mlp)
+        if ends is not None:
+            return ends(x, attend(norm_1(x)), norm_2, mlp)
         return second(first(x, norm_1, attend), norm_2, mlp)
 
     return fn
 
 
-def _ends(end: Callable[[Tokens, Float[Tensor, "..."], Part, Part], Tokens]) -> Solution:
-    """end(x, what attention gives, norm_2, mlp)."""
-    return lambda x, norm_1, attend, norm_2, mlp: end(x, attend(norm_1(x)), norm_2, mlp)
+def _numbers(x: Tokens, norm_1: Part, attend: Part, norm_2: Part, mlp: Part) -> tuple[Step, ...]:
+    """The numbers of each step, for `parting`."""
+    middle = x + attend(norm_1(x))
+    return (
+        Step("normalised tokens", norm_1(x)),
+        Step("result of attention", attend(norm_1(x))),
+        Step("first sum", middle),
+        Step("normalised sum", norm_2(middle)),
+        Step("result of the MLP", mlp(norm_2(middle))),
+        Step("second sum", middle + mlp(norm_2(middle))),
+    )
 
 
 _WHERE = ("before attention", "before the MLP")
@@ -115,6 +142,8 @@ pre_norm_block = Task(
     results=(("out", ("B", "T", "E")),),
     axes={"T": "token"},
     reference=_block(),
+    build=_block,
+    steps=_numbers,
     cases=_cases,
     variations=(
         *_faults(
@@ -161,32 +190,32 @@ pre_norm_block = Task(
         ),
         Variation(
             "norm_1 is used before the MLP too, norm_2 never",
-            lambda x, norm_1, attend, norm_2, mlp: _block()(x, norm_1, attend, norm_1, mlp),
+            _block(norms=lambda norm_1, norm_2: (norm_1, norm_1)),
             _NORM_HINTS,
         ),
         Variation(
             "norm_2 is used before attention too, norm_1 never",
-            lambda x, norm_1, attend, norm_2, mlp: _block()(x, norm_2, attend, norm_2, mlp),
+            _block(norms=lambda norm_1, norm_2: (norm_2, norm_2)),
             _NORM_HINTS,
         ),
         Variation(
             "norm_1 and norm_2 have changed places",
-            lambda x, norm_1, attend, norm_2, mlp: _block()(x, norm_2, attend, norm_1, mlp),
+            _block(norms=lambda norm_1, norm_2: (norm_2, norm_1)),
             _NORM_HINTS,
         ),
         Variation(
             "the MLP comes first, each part with its own norm",
-            lambda x, norm_1, attend, norm_2, mlp: _block()(x, norm_2, mlp, norm_1, attend),
+            _block(norms=lambda norm_1, norm_2: (norm_2, norm_1), order=lambda attend, mlp: (mlp, attend)),
             _ORDER_HINTS,
         ),
         Variation(
             "the MLP comes first, with the norm of attention",
-            lambda x, norm_1, attend, norm_2, mlp: _block()(x, norm_1, mlp, norm_2, attend),
+            _block(order=lambda attend, mlp: (mlp, attend)),
             _ORDER_HINTS,
         ),
         Variation(
             "the MLP reads x, not what attention has added to it: the two parts run side by side",
-            _ends(lambda x, a, norm, mlp: x + a + mlp(norm(x))),
+            _block(ends=lambda x, a, norm, mlp: x + a + mlp(norm(x))),
             _MIDDLE_HINTS,
         ),
         Variation(
@@ -196,33 +225,33 @@ pre_norm_block = Task(
         ),
         Variation(
             "the second skip starts at x: what attention has added is not in the sum",
-            _ends(lambda x, a, norm, mlp: x + mlp(norm(x + a))),
+            _block(ends=lambda x, a, norm, mlp: x + mlp(norm(x + a))),
             _MIDDLE_HINTS,
         ),
         Variation(
             "the second skip starts at what attention gives, not at its sum with x",
-            _ends(lambda x, a, norm, mlp: a + mlp(norm(x + a))),
+            _block(ends=lambda x, a, norm, mlp: a + mlp(norm(x + a))),
             _MIDDLE_HINTS,
         ),
         Variation(
             "one skip leads around both parts: the MLP reads what attention gives, not its sum with x",
-            _ends(lambda x, a, norm, mlp: x + mlp(norm(a))),
+            _block(ends=lambda x, a, norm, mlp: x + mlp(norm(a))),
             _HALF_HINTS,
         ),
         Variation(
             "the MLP reads what attention gives, not its sum with x",
-            _ends(lambda x, a, norm, mlp: x + a + mlp(norm(a))),
+            _block(ends=lambda x, a, norm, mlp: x + a + mlp(norm(a))),
             _MIDDLE_HINTS,
         ),
         Variation(
             "x is added twice: the first sum holds it already",
-            _ends(lambda x, a, norm, mlp: x + x + a + mlp(norm(x + a))),
+            _block(ends=lambda x, a, norm, mlp: x + x + a + mlp(norm(x + a))),
             _MIDDLE_HINTS,
         ),
-        Variation("the second half is missing: no MLP is added", _ends(lambda x, a, norm, mlp: x + a), _HALF_HINTS),
+        Variation("the second half is missing: no MLP is added", _block(second=lambda x, norm, part: x), _HALF_HINTS),
         Variation(
             "the first half is missing: no attention is added",
-            lambda x, norm_1, attend, norm_2, mlp: _pre(x, norm_2, mlp),
+            _block(first=lambda x, norm, part: x),
             _HALF_HINTS,
         ),
         Variation("x comes back as it was", lambda x, norm_1, attend, norm_2, mlp: x.clone(), _HALF_HINTS),

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mha_course.checks import tasks_09_layers as layers
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
 from mha_course.checks.tasks_09_weights import repaired_weights
 
 Tokens = Float[Tensor, "..."]
@@ -47,11 +47,13 @@ def _any(moved: Moves) -> Moves:
     return moved.any(-1).any(0)
 
 
+@by_steps
 def _probe(
     change: Callable[[Tokens], Tokens] = _more,
     which: Callable[[int], int | slice] = lambda s: s,
     differs: Callable[[Tokens, Tokens], Moves] = torch.ne,
     reduce: Callable[[Moves], Moves] = _any,
+    end: Callable[[Moves], Moves] = lambda moves: moves,
 ) -> Callable[[Layer, Tokens], Moves]:
     """Change one token after another.
 
@@ -60,6 +62,7 @@ def _probe(
         which: the tokens that are changed for entry s.
         differs: compares the results, (B, T, E).
         reduce: (B, T, E) -> (T,), the rows that count as moved.
+        end: what becomes of the answer.
     """
 
     def fn(layer: Layer, x: Tokens) -> Moves:
@@ -69,18 +72,13 @@ def _probe(
             changed = x.clone()
             changed[:, which(s)] = change(changed[:, which(s)])
             columns.append(reduce(differs(layer(changed), before)))
-        return torch.stack(columns, -1)
+        return end(torch.stack(columns, -1))
 
     return fn
 
 
-def _of(change: Callable[[Moves], Moves]) -> Callable[[Layer, Tokens], Moves]:
-    """The right answer, made into something else."""
-    return lambda layer, x: change(_probe()(layer, x))
-
-
 def _all(value: bool) -> Callable[[Layer, Tokens], Moves]:
-    return _of(lambda moves: torch.full_like(moves, value))
+    return _probe(end=lambda moves: torch.full_like(moves, value))
 
 
 _CUMULATIVE = "tokens before s are changed too: what was changed for one column stays so for the next"
@@ -118,11 +116,12 @@ leak_probe = Task(
     true="the row moves",
     dtype="bool",
     reference=_probe(),
+    build=_probe,
     cases=_cases,
     variations=(
         Variation(
             "rows and columns have changed places: entry [t, s] is row t when token s is changed",
-            _of(lambda moves: moves.T.clone()),
+            _probe(end=lambda moves: moves.T.clone()),
             (
                 "Probe causal attention: row 0 sees token 0 alone, so the True stand on and below the diagonal.",
                 "What one change moves is a column of the result, not a row: stack along the last axis.",
@@ -130,13 +129,13 @@ leak_probe = Task(
         ),
         Variation(
             "the answer is inverted: True means that the row moves",
-            _of(torch.logical_not),
+            _probe(end=torch.logical_not),
             ("Look at your comparison: is it for equal, or for different?", "A row moves where the results differ."),
         ),
-        Variation(_CUMULATIVE, _of(lambda moves: moves.cumsum(1) > 0), _ONE_TOKEN_HINTS),
+        Variation(_CUMULATIVE, _probe(end=lambda moves: moves.cumsum(1) > 0), _ONE_TOKEN_HINTS),
         Variation(
             "token s and all those behind it are changed, not token s alone",
-            _of(lambda moves: moves.flip(1).cumsum(1).flip(1) > 0),
+            _probe(end=lambda moves: moves.flip(1).cumsum(1).flip(1) > 0),
             _ONE_TOKEN_HINTS,
         ),
         Variation(
@@ -189,17 +188,17 @@ leak_probe = Task(
         ),
         Variation(
             "only row s is looked at when token s is changed, the diagonal",
-            _of(lambda moves: moves & torch.eye(len(moves), dtype=torch.bool)),
+            _probe(end=lambda moves: moves & torch.eye(len(moves), dtype=torch.bool)),
             (
                 "How many rows do you compare for each changed token? All T of them may move.",
                 "Compare the whole result with the one before, and keep one True or False for each row.",
             ),
         ),
-        Variation(_FUTURE, _of(lambda moves: moves.triu(1)), _FUTURE_HINTS),
-        Variation(_FUTURE, _of(lambda moves: moves.triu()), _FUTURE_HINTS),
+        Variation(_FUTURE, _probe(end=lambda moves: moves.triu(1)), _FUTURE_HINTS),
+        Variation(_FUTURE, _probe(end=lambda moves: moves.triu()), _FUTURE_HINTS),
         Variation(
             "rows before token s are left out: there the leaks are that matter most",
-            _of(lambda moves: moves.tril()),
+            _probe(end=lambda moves: moves.tril()),
             (
                 "Probe attention without a mask: every row should move with every token.",
                 "Take no mask for granted: compare all rows for every token.",
@@ -207,22 +206,22 @@ leak_probe = Task(
         ),
         Variation(
             "the diagonal is left out: a row may move with its own token too",
-            _of(lambda moves: moves & ~torch.eye(len(moves), dtype=torch.bool)),
+            _probe(end=lambda moves: moves & ~torch.eye(len(moves), dtype=torch.bool)),
             ("Look at row 0 of causal attention: it sees token 0.", "Keep the row of the changed token itself."),
         ),
         Variation(
             "the tokens are counted one off: column s shows what token s - 1 moves",
-            _of(lambda moves: moves.roll(1, 1)),
+            _probe(end=lambda moves: moves.roll(1, 1)),
             ("Which token do you change first?", "Count from 0, without adding or taking away 1."),
         ),
         Variation(
             "the tokens are counted one off: column s shows what token s + 1 moves",
-            _of(lambda moves: moves.roll(-1, 1)),
+            _probe(end=lambda moves: moves.roll(-1, 1)),
             ("Which token do you change first?", "Count from 0, without adding or taking away 1."),
         ),
         Variation(
             "a causal mask is returned, whatever fn does",
-            _of(lambda moves: torch.ones_like(moves).tril()),
+            _probe(end=lambda moves: torch.ones_like(moves).tril()),
             (
                 "Does your result change with fn? Try attention without a mask.",
                 "Measure: call fn, and compare what it gives before and after a change.",

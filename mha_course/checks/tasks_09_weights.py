@@ -7,11 +7,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mha_course.checks import attention_faults
-from mha_course.checks.task import Case, Task, Variation, draw
+from mha_course.checks.parting import Step
+from mha_course.checks.task import Case, Task, Variation, by_steps, draw
 
 Array = Float[Tensor, "..."]
 Mask = Bool[Tensor, "..."]
-Weigh = Callable[[Array, Mask], Array]
 
 
 def _cases() -> tuple[Case, ...]:
@@ -28,19 +28,59 @@ def _cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-def _softmax(scores: Array, mask: Mask) -> Array:
-    return scores.masked_fill(~mask, -math.inf).softmax(-1)
-
-
 def _scale(q: Array, k: Array, v: Array) -> float:
     return 1 / math.sqrt(q.shape[-1])
 
 
+@by_steps
 def _weights(
-    weigh: Weigh = _softmax, scale: Callable[[Array, Array, Array], float] = _scale
+    scale: Callable[[Array, Array, Array], float] = _scale,
+    see: Callable[[Array, Mask], Mask] = lambda scores, mask: mask,
+    hide: Callable[[Array, Mask], Array] = lambda scores, mask: scores.masked_fill(~mask, -math.inf),
+    share: Callable[[Array], Array] = lambda scores: scores.softmax(-1),
+    late: Callable[[Array, Mask], Array] = lambda weights, mask: weights,
+    rescale: Callable[[Array, Array], Array] = lambda weights, q: weights,
 ) -> Callable[[Array, Array, Mask], Array]:
-    """Weights, with another way from scaled scores (B, H, T, S) to them, or another scale."""
-    return lambda q, k, mask: weigh(q @ k.mT * scale(q, k, k), mask)
+    """Weights, with some steps changed.
+
+    Args:
+        scale: the factor on the scores (B, H, T, S).
+        see: from scores and mask to the mask that is used.
+        hide: puts it into the scores.
+        share: from these to weights.
+        late: what becomes of them, from them and the mask.
+        rescale: what becomes of these, from them and q.
+    """
+
+    def fn(q: Array, k: Array, mask: Mask) -> Array:
+        scores = q @ k.mT * scale(q, k, k)
+        return rescale(late(share(hide(scores, see(scores, mask))), mask), q)
+
+    return fn
+
+
+def _numbers(q: Array, k: Array, mask: Mask) -> tuple[Step, ...]:
+    """The numbers of each step, for `parting`."""
+    scores = q @ k.mT * _scale(q, k, k)
+    masked = scores.masked_fill(~mask, -math.inf)
+    return (
+        Step("products of queries and keys", scores, factor=True),
+        Step("scaled scores", scores),
+        Step("masked scores", masked),
+        Step("weights", masked.softmax(-1)),
+    )
+
+
+def _hidden(factor: float, q: Array, k: Array, mask: Mask) -> tuple[tuple[Array, Array, Mask], Mask]:
+    """The key that most queries do not see, replaced; the weights, (B, 1, T, 1), of those that do not see it."""
+    s = int((~mask).sum((0, 1, 2)).argmax())
+    changed = k.clone()
+    changed[:, :, s] = factor * draw(7, (*k.shape[:2], k.shape[-1]))[0]
+    return (q, changed, mask), ~mask[..., s, None]
+
+
+def _everything(scores: Array, mask: Mask) -> Array:
+    return scores
 
 
 def _repeated(scores: Array, mask: Mask) -> Mask:
@@ -49,13 +89,8 @@ def _repeated(scores: Array, mask: Mask) -> Mask:
     return mask.expand(B, 1, T, S).repeat(H, 1, 1, 1).view(scores.shape)
 
 
-def _filled(fill: float, last: Callable[[Array], Array]) -> Weigh:
-    """Fill hidden scores, and take another step than the softmax over the keys."""
-    return lambda scores, mask: last(scores.masked_fill(~mask, fill))
-
-
-def _filled_late(fill: float) -> Weigh:
-    return lambda scores, mask: scores.softmax(-1).masked_fill(~mask, fill)
+def _filled(fill: float) -> Callable[[Array, Mask], Array]:
+    return lambda scores, mask: scores.masked_fill(~mask, fill)
 
 
 _INVERTED = "the mask is inverted: queries attend to what is hidden"
@@ -91,16 +126,19 @@ repaired_weights = Task(
     arguments=("q", "k", "mask"),
     results=(("weights", ("B", "H", "T", "S")),),
     reference=_weights(),
+    build=_weights,
+    steps=_numbers,
+    hidden=_hidden,
     cases=_cases,
     variations=(
         Variation(
             "the scale comes after the softmax: the weights of a query do not sum to 1",
-            lambda q, k, mask: _softmax(q @ k.mT, mask) * _scale(q, k, k),
+            _weights(scale=attention_faults.one, rescale=lambda weights, q: weights * _scale(q, q, q)),
             _SCALE_HINTS,
         ),
         Variation(
             "the scale is there twice, before and after the softmax: the weights of a query do not sum to 1",
-            lambda q, k, mask: _weights()(q, k, mask) * _scale(q, k, k),
+            _weights(rescale=lambda weights, q: weights * _scale(q, q, q)),
             _SCALE_HINTS,
         ),
         Variation(
@@ -118,34 +156,34 @@ repaired_weights = Task(
             for factor in attention_faults.FACTORS
             if "divided by D," not in factor.fault
         ),
-        Variation(_INVERTED, _weights(lambda scores, mask: _softmax(scores, ~mask)), _INVERTED_HINTS),
-        Variation("the mask is ignored", _weights(lambda scores, mask: scores.softmax(-1)), _HIDDEN_HINTS),
+        Variation(_INVERTED, _weights(see=lambda scores, mask: ~mask), _INVERTED_HINTS),
+        Variation("the mask is ignored", _weights(hide=_everything), _HIDDEN_HINTS),
         Variation(
             "the mask is applied after the softmax: the weights of a query do not sum to 1",
-            _weights(lambda scores, mask: scores.softmax(-1) * mask),
+            _weights(hide=_everything, late=lambda weights, mask: weights * mask),
             _HIDDEN_HINTS,
         ),
         *(
             Variation(
                 "the mask is applied after the softmax: the weights of a query do not sum to 1",
-                _weights(_filled_late(fill)),
+                _weights(hide=_everything, late=_filled(fill)),
                 _HIDDEN_HINTS,
             )
             for fill in _FILLS
         ),
         Variation(
             "hidden scores become 0, which hides nothing",
-            _weights(lambda scores, mask: (scores * mask).softmax(-1)),
+            _weights(hide=lambda scores, mask: scores * mask),
             _HIDDEN_HINTS,
         ),
         Variation(
             "the mask is added to the scores, where True counts as 1: nothing is hidden",
-            _weights(lambda scores, mask: (scores + mask).softmax(-1)),
+            _weights(hide=lambda scores, mask: scores + mask),
             _HIDDEN_HINTS,
         ),
         Variation(
             "the mask is multiplied by infinity: 0 times infinity is NaN",
-            _weights(lambda scores, mask: (scores + ~mask * -math.inf).softmax(-1)),
+            _weights(hide=lambda scores, mask: scores + ~mask * -math.inf),
             (
                 "Print what you add to the scores: where is it NaN? Of a bool mask, a product is float32, and there the"
                 " smallest number of float64 is -inf.",
@@ -154,16 +192,16 @@ repaired_weights = Task(
         ),
         Variation(
             "samples and heads of the mask are confused: it is repeated as M0 M1 M0 M1, the heads lie as M0 M0 M1 M1",
-            _weights(lambda scores, mask: _softmax(scores, _repeated(scores, mask))),
+            _weights(see=_repeated),
             _ORDER_HINTS,
         ),
         Variation(
             "every sample uses the mask of the first",
-            _weights(lambda scores, mask: _softmax(scores, mask[:1])),
+            _weights(see=lambda scores, mask: mask[:1]),
             _ORDER_HINTS,
         ),
         *(
-            Variation(fault, _weights(_filled(fill, last)), _AXIS_HINTS)
+            Variation(fault, _weights(share=last, hide=_filled(fill)), _AXIS_HINTS)
             for fault, last in _LAST_STEPS.items()
             for fill in _FILLS
         ),

@@ -16,12 +16,18 @@ class Verdict:
         fault: what is wrong, None if nothing is; "not attempted yet" for a stub.
         evidence: what was seen: the largest difference, in which case and where.
         hints: where to look, then what to change; never the solution. Empty if nothing is wrong.
+        names: stable ids of what is wrong, for programs. Empty where a check has none.
+        remarks: what was assumed on the way, and what is unusual without being wrong.
+        judged: False if the solution could not be judged at all; fault then says why.
     """
 
     ok: bool
     fault: str | None
     evidence: str
     hints: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    judged: bool = True
 
     def __bool__(self) -> bool:
         """Whether the solution is right, so that `assert check(...)` means what it says."""
@@ -33,6 +39,7 @@ class Verdict:
         lines = [_end(f"{_look(self).word}{named}")]
         if self.evidence:
             lines.append(_sentence(self.evidence))
+        lines += [f"Remark: {_end(remark)}" for remark in self.remarks]
         lines += [f"Hint {i}: {hint}" for i, hint in enumerate(self.hints, 1)]
         return "\n".join(lines)
 
@@ -42,6 +49,7 @@ class Verdict:
         named = "" if self.fault in (None, NOT_ATTEMPTED) else f": {self.fault}"
         head = html.escape(_end(named))
         evidence = f"<div>{html.escape(_sentence(self.evidence))}</div>" if self.evidence else ""
+        remarks = "".join(f"<div>Remark: {html.escape(_end(remark))}</div>" for remark in self.remarks)
         folded = ""
         for i, hint in reversed(list(enumerate(self.hints, 1))):
             folded = (
@@ -52,7 +60,7 @@ class Verdict:
             "color: var(--jp-ui-font-color1, inherit); "
             'background: var(--jp-layout-color1, transparent)">'
             f'<div><span aria-hidden="true" style="color: {colour}; font-weight: bold">{symbol}'
-            f"</span> <b>{word}</b>{head}</div>{evidence}{folded}</div>"
+            f"</span> <b>{word}</b>{head}</div>{evidence}{remarks}{folded}</div>"
         )
 
 
@@ -67,9 +75,12 @@ class _Look(NamedTuple):
 _RIGHT = _Look("\u2713", "Right", "var(--jp-success-color1, #2e8b57)")
 _WRONG = _Look("\u2717", "Not right yet", "var(--jp-error-color1, #d9534f)")
 _STUB = _Look("\u25cb", "Not attempted yet", "var(--jp-info-color1, #3b8fc2)")
+_UNJUDGED = _Look("?", "Could not be judged", "var(--jp-layout-color4, #808080)")  # grey in both themes
 
 
 def _look(verdict: Verdict) -> _Look:
+    if not verdict.judged:
+        return _UNJUDGED
     if verdict.ok:
         return _RIGHT
     return _STUB if verdict.fault == NOT_ATTEMPTED else _WRONG

@@ -104,7 +104,10 @@ PADDING_WRONG = [
     (lambda lengths, S: padding_mask(lengths, S).int(), "mask has type int32, expected bool"),
     # not named
     (lambda lengths, S: padding_mask(lengths, S).expand(-1, 1, S, S), "mask has the wrong shape"),
-    (lambda lengths, S: ~(torch.arange(S) < lengths[:, None]), "mask has the wrong shape"),
+    (
+        lambda lengths, S: ~(torch.arange(S) < lengths[:, None]),
+        "two faults: the mask is inverted, only padding is seen; and the mask has the shape (B, S)",
+    ),
     (keys(lambda key, n: (key < n) & (key > 0)), "mask differs from the reference"),
     (lambda lengths, S: torch.arange(S) < lengths, "it raises RuntimeError: The size of tensor a (7)"),
 ]
@@ -215,7 +218,7 @@ def test_right(name, fn):
 def test_wrong(name, fn, fault):
     verdict = check(name, fn)
     assert (verdict.fault or "").startswith(fault), verdict
-    assert len(verdict.hints) == 2
+    assert len(verdict.hints) == (4 if fault.startswith("two faults") else 2)
 
 
 def test_the_evidence_is_a_count_and_a_place():

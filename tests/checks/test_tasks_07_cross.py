@@ -77,8 +77,7 @@ OWN = [
     ),
     (scale_of(lambda query, context: query.shape[1]), "the scores are divided by the square root of T"),
     (scale_of(lambda query, context: context.shape[2]), "the scores are divided by the square root of Ek"),
-    # not named
-    (by_linear(0, 3), "the numbers differ"),
+    (by_linear(0, 3), "two faults: the matrix W_q is transposed; and the matrix W_o is transposed"),
     ({"split": lambda x, H: x.view(len(x), 5, H, -1).transpose(1, 2)}, "it raises RuntimeError: shape '[3, 5, 2, -1]'"),
     ({"merge": lambda x: merge(x).mean(1)}, "out has the wrong shape"),
     (lambda query, context: query, "it cannot be called as fn(query, context, W_q, W_k, W_v, W_o, num_heads)"),

@@ -1,0 +1,1 @@
+"""Diagnose any attention: find the fault in a module or a function by reproducing its numbers."""

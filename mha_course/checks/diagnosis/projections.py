@@ -1,0 +1,117 @@
+"""Find the linear maps of a module, and what their names say they are for."""
+
+import re
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+
+class Found(NamedTuple):
+    """A linear map that a module holds: its name, role ("q", "k", "v", "o", "qkv", "kv" or ""), and numbers.
+
+    Attributes:
+        name: as the module names it.
+        role: the letters of what it makes, in the order of the name; "" if the name does not say.
+        weight: (in, out); as it is if bare.
+        bias: (out,) or None.
+        bare: whether it is a parameter of its own and not a layer's: it may be used as x @ W, or as x @ W.T.
+    """
+
+    name: str
+    role: str
+    weight: Tensor
+    bias: Tensor | None
+    bare: bool
+
+
+_AFTER = r"(_?(w|proj|projection|lin|linear|layer|map|net|fc|s|transform|mat|matrix|\d))*$"
+_BEFORE = r"^(w|to|fc|x|linear|proj|lin|p|in_proj)?_?"
+_WORDS = (
+    (r"qkv|query_?key_?value|c_?attn|in_?proj$", "qkv"),
+    (r"kqv", "kqv"),
+    (r"qvk", "qvk"),
+    (r"vqk", "vqk"),
+    (r"kv|key_?value", "kv"),
+    (_BEFORE + "q(s|uer(y|ies))?" + _AFTER, "q"),
+    (r"quer", "q"),
+    (_BEFORE + "k(s|eys?)?" + _AFTER, "k"),
+    (r"key", "k"),
+    (_BEFORE + "v(s|al(ue)?s?)?" + _AFTER, "v"),
+    (r"val", "v"),
+    (r"out|unify|merge|combine|dense|c_?proj|final|concat|mix|back", "o"),
+    (_BEFORE + "o" + _AFTER, "o"),
+    (r"^(proj(ection)?|fc|linear|lin|w)$", "o"),
+)
+
+
+def role(name: str) -> str:
+    """The role that a dotted name tells, "" if it tells none; its last telling part counts."""
+    parts = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower() for part in name.split(".")]
+    for part in reversed(parts):
+        part = re.sub(r"_?(weight|bias|kernel)$", "", part)
+        for pattern, letters in _WORDS:
+            if part and not part.isdigit() and re.search(pattern, part):
+                return letters
+    return ""
+
+
+def _is_bias(name: str) -> bool:
+    last = name.rpartition(".")[2].lower()
+    return "bias" in last or re.match(r"b_?([qkvo]|out)(_|$)", last) is not None
+
+
+def _without_bias(name: str) -> str:
+    return re.sub(r"\bb_?(?=[qkvo](_|$)|out)|_?bias_?", "", name)
+
+
+def linears(module: nn.Module) -> list[Found]:
+    """All linear maps in a module, in its order: nn.Linear, layers like GPT-2's Conv1D, bare parameters.
+
+    A bare parameter has its own shape as weight, whichever side it is used from.
+    """
+    taken: set[int] = set()
+    found = []
+    for path, layer in module.named_modules():
+        own = dict(layer.named_parameters(recurse=False))
+        weight = own.get("weight")
+        if not path or weight is None or weight.ndim != 2 or set(own) - {"weight", "bias"}:
+            continue
+        if isinstance(layer, nn.Embedding | nn.Bilinear):
+            taken.add(id(weight))
+            continue
+        bias = own.get("bias")
+        out_first = isinstance(layer, nn.Linear) or (bias is not None and weight.shape[1] != len(bias))
+        taken |= {id(p) for p in own.values()}
+        found.append(Found(path, role(path), weight.mT if out_first else weight, bias, False))
+    bare = [(name, p) for name, p in module.named_parameters() if id(p) not in taken]
+    biases = {role(_without_bias(name)): p.flatten() for name, p in bare if p.ndim == 1 or _is_bias(name)}
+    for name, p in bare:
+        if p.ndim in (2, 3) and not _is_bias(name):
+            made = role(name)
+            found.append(Found(name, made, p, biases.get(made) if made else None, True))
+    return found
+
+
+def attribute(module: nn.Module, name: str) -> Any:
+    """An attribute, None if there is none; a module may raise what it likes when asked."""
+    try:
+        return getattr(module, name, None)
+    except Exception:
+        return None
+
+
+_COUNTS = {
+    "heads": ("num_heads", "n_heads", "n_head", "nheads", "nhead", "num_attention_heads", "heads", "head_count",
+              "number_of_heads", "h", "H", "nh", "n_h"),
+    "groups": ("num_kv_heads", "n_kv_heads", "num_key_value_heads", "n_kv_head", "kv_heads", "Hkv", "h_kv", "n_groups"),
+}  # fmt: skip
+
+
+def count(module: nn.Module, kind: str) -> int | None:
+    """The number of "heads", or of "groups" of keys and values, that an attribute of the module tells."""
+    for name in _COUNTS[kind]:
+        for layer in module.modules():
+            value = attribute(layer, name)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None

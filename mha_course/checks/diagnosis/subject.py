@@ -1,0 +1,296 @@
+"""A candidate made ready to be compared: its own copy, its weights drawn, its arguments known."""
+
+import copy
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from mha_course.checks.diagnosis import calling, layouts, projections
+from mha_course.checks.diagnosis.calling import Form, Signature
+from mha_course.checks.diagnosis.layouts import Reading
+from mha_course.checks.diagnosis.steps import Inputs, Trace, run
+from mha_course.checks.limit import OutOfTime
+
+_PRIMES = (5, 7, 11, 13, 17, 19, 23)
+
+
+class Outcome(NamedTuple):
+    """What one call gave: a float64 result, or an error."""
+
+    out: Tensor | None
+    error: BaseException | None = None
+
+
+class Sizes(NamedTuple):
+    """Of one case."""
+
+    B: int
+    T: int
+    S: int
+    note: str = ""
+
+
+class Subject:
+    """A candidate with all that is needed to call it and to compare it.
+
+    Args:
+        fn: a module or a function. A module is copied, made float64, and its parameters are drawn.
+        num_heads: of a module, if it does not say.
+
+    Attributes:
+        fn: what is called.
+        how: its signature.
+        readings: ways to read a module's weights; one without weights for a function.
+        is_module: whether it has projections.
+        changed: the arguments that some call changed in place.
+
+    Raises:
+        NoAdapter: it wants arguments that cannot be guessed.
+        Unreadable: a module's weights cannot be read.
+    """
+
+    def __init__(self, fn: Callable[..., Any], num_heads: int | None = None) -> None:
+        self.original = fn
+        self.is_module = isinstance(fn, nn.Module) and any(_is_matrix(p) for p in fn.parameters())
+        self.how: Signature = calling.signature(fn, not self.is_module)
+        self.H, self.D = 3, 6  # no root of D is a number that people write by hand
+        self.readings: list[Reading | None] = [None]
+        if isinstance(fn, nn.Module):
+            for name, p in fn.named_parameters():
+                if isinstance(p, UninitializedBuffer | UninitializedParameter) or p.is_meta:
+                    raise layouts.Unreadable(f"its parameter {name} has no numbers yet")
+            fn = copy.deepcopy(fn).double().eval()
+            draw_parameters(fn, 0)
+            if not self.is_module:
+                self.D = _width(fn)
+        self.fn = fn
+        if self.is_module:
+            assert isinstance(fn, nn.Module)
+            for p in fn.parameters():
+                p.requires_grad_(False)
+            self.readings = list(layouts.readings(fn, num_heads))
+        self.changed: set[str] = set()
+        self._within: Callable[[], Any] = nullcontext
+        self._seen: dict[tuple[Any, ...], tuple[Inputs, Outcome]] = {}
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The layouts to try, the likeliest first."""
+        if not self.is_module:
+            return calling.LAYOUTS["function"]
+        both = calling.LAYOUTS["module"]
+        told = [projections.attribute(m, "batch_first") for m in self.fn.modules()]  # type: ignore[attr-defined]
+        return both[::-1] if False in told else both
+
+    @property
+    def others(self) -> list[str]:
+        """Names of the parameters that are none of the projections'."""
+        if self.first is None or not isinstance(self.fn, nn.Module):
+            return []
+        used = self.first.used
+        names = [name for name, _ in self.fn.named_parameters()]
+        return [n for n in names if not any(n == u or n.startswith(f"{u}.") for u in used) and not _is_bias(n)]
+
+    @property
+    def head_dim(self) -> int:
+        """D, of the likeliest reading."""
+        return self.first.weights.q.weight.shape[1] // self.first.weights.H if self.first else self.D
+
+    def forget(self, mode: Callable[[], Any]) -> None:
+        """Forget all outcomes, and make every call within a context from now on."""
+        self._seen.clear()
+        self._within = mode
+
+    @property
+    def first(self) -> Reading | None:
+        """The likeliest reading."""
+        return self.readings[0]
+
+    def heads(self) -> int:
+        """H, of the likeliest reading."""
+        return self.first.weights.H if self.first else self.H
+
+    def sizes(self) -> dict[str, Sizes]:
+        """The cases without a mask, by name."""
+        H = self.heads()
+        B = 3 if H == 2 else 2
+        taken = {B, H, self.D, *self._widths()}
+        T, S = [p for p in _PRIMES if p not in taken][:2]
+        cases = {"uneven": Sizes(B, T, S), "even": Sizes(B, T, T, "T = S")}
+        if not self.how.crosses:
+            del cases["uneven"]
+        if 1 < H <= 8 and B != H:
+            cases["square"] = Sizes(H, T, T, "B = H")
+        return cases
+
+    def _widths(self) -> tuple[int, int, int]:
+        if self.first is None:
+            return self.D, self.D, self.D
+        w = self.first.weights
+        return w.q.weight.shape[0], w.k.weight.shape[0], w.v.weight.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Of the result."""
+        if self.first is None:
+            return self.D
+        w = self.first.weights
+        return w.o.weight.shape[1] if w.o is not None else w.v.weight.shape[1]
+
+    def inputs(self, sizes: Sizes, layout: str, *, axes: str = "", seed: int = 0, bias: bool = False) -> Inputs:
+        """Draw inputs, with a mask of these axes if there are any."""
+        B, T, S = sizes[:3]
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        if self.is_module:
+            E, Ek, Ev = self._widths()
+            query = draw(B, T, E)
+            key = draw(B, S, Ek)
+            value = draw(B, S, Ev)
+        else:
+            heads = {"B T D": (B, 1), "T D": (1, 1)}.get(layout, (B, self.H))
+            B = heads[0]
+            query, key, value = draw(*heads, T, self.D), draw(*heads, S, self.D), draw(*heads, S, self.D)
+        if not self.how.crosses:
+            key = value = query
+        elif "value" not in self.how.roles:
+            value = key
+        mask = draw_mask(axes, B, T, S, generator) if axes else None
+        if axes == "B H T S" and mask is not None:
+            mask = mask.expand(B, self.heads(), T, S)
+        added = draw(B if axes.startswith("B") else 1, 1, 1 if axes == "B S" else T, S) if bias else None
+        return Inputs(query, key, value, mask, added)
+
+    def outcome(
+        self, form: Form, case: str, *, axes: str = "", seed: int = 0, bias: bool = False
+    ) -> tuple[Inputs, Outcome]:
+        """Inputs of a case, and what the candidate gives for them; remembered."""
+        key = (form, case, axes, seed, bias)
+        if key not in self._seen:
+            x = self.inputs(self.sizes()[case], form.layout, axes="" if axes == "all" else axes, seed=seed, bias=bias)
+            if axes == "all":
+                x = x._replace(mask=self.neutral_mask(form, x))
+            self._seen[key] = x, self.call(form, x, neutral=not axes)
+        return self._seen[key]
+
+    def calls(self, form: Form) -> int:
+        """How many remembered calls gave numbers in this form, or without a mask in its layout."""
+        return sum(
+            outcome.out is not None and (one == form if axes else one.layout == form.layout)
+            for (one, _, axes, _, biased), (_, outcome) in self._seen.items()
+            if not biased
+        )
+
+    def call(self, form: Form, x: Inputs, *, neutral: bool = False) -> Outcome:
+        """Call the candidate; only an interrupt and the time limit pass through."""
+        if neutral and self.how.needs_mask:
+            x = x._replace(mask=self.neutral_mask(form, x))
+        before = calling.arguments(self.how, form, x)
+        given = _copies(before)
+        try:
+            with torch.no_grad(), self._within():
+                out = calling.call(self.fn, form, given, x, self.width)
+            outcome = Outcome(out.detach().double().clone())
+        except (KeyboardInterrupt, OutOfTime):
+            raise
+        except BaseException as error:
+            outcome = Outcome(None, error)
+        names = [argument.name or argument.role for argument in self.how.inputs if not argument.name]
+        pairs = [*zip(names, before[0], given[0], strict=True), *((n, y, given[1][n]) for n, y in before[1].items())]
+        self.changed |= {name for name, old, new in pairs if not _same(old, new)}
+        return outcome
+
+    def neutral_mask(self, form: Form, x: Inputs) -> Tensor:
+        """A mask that hides nothing."""
+        B, T, S = x.query.shape[0], x.query.shape[-2], x.key.shape[-2]
+        sizes = {"B S": (B, 1, 1, S), "T S": (1, 1, T, S), "B H T S": (B, self.heads(), T, S)}
+        return torch.ones(sizes.get(form.axes, (B, 1, T, S)), dtype=torch.bool)
+
+    def reference(self, reading: Reading | None, x: Inputs, changes: Any) -> Trace:
+        """The course's own attention with these steps changed."""
+        return run(x, reading.weights if reading else None, changes)
+
+
+def draw_mask(axes: str, B: int, T: int, S: int, generator: torch.Generator) -> Tensor:
+    """A mask (B or 1, 1, T or 1, S) in which every query, and with T rows every key, sees some and not all.
+
+    In row t the key t is seen, so that a causal mask beside it leaves something; keys 0 and S - 1 differ.
+    """
+    if axes == "B S":
+        lengths = torch.arange(B) % 3 + S - 3  # S - 3, S - 2, S - 1: something is hidden in every sample
+        return (torch.arange(S) < lengths[:, None])[:, None, None]
+    B = 1 if axes == "T S" else B
+    mask = torch.rand(B, 1, T, S, generator=generator) < 0.6
+    t = torch.arange(T)
+    mask[..., t, t % S] = True
+    mask[..., t, (t + 1) % S] = False
+    mask[..., T - 1, 0] = True
+    return mask
+
+
+def draw_parameters(module: nn.Module, seed: int) -> None:
+    """Draw weights that do not saturate the softmax, and biases that cannot be overlooked."""
+    generator = torch.Generator().manual_seed(seed)
+    norms = {id(p) for m in module.modules() if "Norm" in type(m).__name__ for p in m.parameters(recurse=False)}
+    with torch.no_grad():
+        for p in module.parameters():
+            if not p.is_floating_point():
+                continue
+            drawn = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            if p.ndim >= 2:
+                p.copy_(drawn / math.sqrt(max(1, min(p.shape[-2:]) if p.ndim == 3 else p.shape[1])))
+            elif id(p) in norms:
+                p.copy_(1 + 0.3 * drawn)
+            else:
+                p.copy_(0.4 * drawn)
+
+
+def _width(module: nn.Module) -> int:
+    """The width of a head that a module without weights was made for; 6 if it does not say."""
+    for name, power in (("d_k", 1), ("head_dim", 1), ("dim", 1), ("d", 1), ("temperature", 2), ("scale", -2)):
+        value = projections.attribute(module, name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            width = round(value**power)
+            if 1 < width <= 512 and math.isclose(width, value**power, rel_tol=1e-3):
+                return width
+    return 6
+
+
+def forms(subject: Subject, layout: str | None, mask: str | None, axes: str | None) -> Iterator[Form]:
+    """The forms to try, the stated ones alone where they are stated."""
+    for one in (layout,) if layout else subject.layouts:
+        if not subject.how.takes_mask:
+            yield Form(one)
+            continue
+        for convention in (mask,) if mask else calling.CONVENTIONS:
+            for form_axes in (axes,) if axes else calling.AXES:
+                yield Form(one, convention, form_axes)
+
+
+def _is_matrix(p: Tensor) -> bool:
+    return isinstance(p, UninitializedBuffer | UninitializedParameter) or p.ndim >= 2
+
+
+def _is_bias(name: str) -> bool:
+    last = name.rpartition(".")[2].lower()
+    return bool(re.search(r"^(in_proj_bias|b_?[qkvo](_.*)?|([qkvo]|out|query|key|value|output).*bias)$", last))
+
+
+def _copies(given: calling.Given) -> calling.Given:
+    """Copies of all arguments; one tensor that is passed twice stays one."""
+    made: dict[int, Tensor] = {}
+    args = [made.setdefault(id(y), y.clone()) for y in given[0]]
+    return args, {name: made.setdefault(id(y), y.clone()) for name, y in given[1].items()}
+
+
+def _same(before: Tensor, after: Tensor) -> bool:
+    return before.shape == after.shape and torch.equal(before.nan_to_num(), after.nan_to_num())
