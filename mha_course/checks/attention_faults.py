@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -71,10 +72,6 @@ def steps(q: Array, k: Array, v: Array) -> tuple[Step, ...]:
     )
 
 
-def _changed(fault: str, hints: tuple[str, str], **changes: Any) -> Variation:
-    return stepped(built, fault, hints, **changes)
-
-
 def one(q: Array, k: Array, v: Array) -> float:
     """No scale."""
     return 1.0
@@ -82,6 +79,10 @@ def one(q: Array, k: Array, v: Array) -> float:
 
 def _divided(x: Array, q: Array) -> Array:
     return x / math.sqrt(q.shape[-1])
+
+
+def _changed(fault: str, hints: tuple[str, str], **changes: Any) -> Variation:
+    return stepped(built, fault, hints, **changes)
 
 
 _DIVIDE = "Divide the scores by the square root of D, the width of the queries and keys."
@@ -99,11 +100,11 @@ _SOFTMAX_HINTS = (
     "Sum your weights over each axis in turn: which sums are 1, which should be?",
     "The keys of one query share 1. Name that axis of the scores, the last one, in the softmax.",
 )
+_SUM_HINTS = (
+    "Sum the weights that one query gives: what should come out?",
+    "Divide the exponentials by their sum over the keys.",
+)
 _CHANGE_A_SAMPLE = "Change one sample of the input: the other samples' results must stay as they are."
-
-
-def _softmax_hints(fault: str, axis: int) -> Variation:
-    return _changed(fault, _SOFTMAX_HINTS, weigh=lambda s: s.softmax(axis))
 
 
 def built_scores(
@@ -157,6 +158,11 @@ FACTORS = (
     _fixed(4, "4"),
     _fixed(8, "8, the square root of 64"),
 )
+FOURTH_ROOT = Factor(
+    "the scores are divided by the fourth root of D: one of q and k is scaled, the other is not",
+    lambda q, k, v: q.shape[-1] ** -0.25,
+    ("Count the factors that q and k bring with them.", _DIVIDE),
+)
 SCALE_BY_DV = Factor(
     "the scores are divided by the square root of Dv, the width of the values, not of D",
     lambda q, k, v: 1 / math.sqrt(v.shape[-1]),
@@ -188,6 +194,27 @@ OUT_SCALED = _changed(
 
 WEIGHTS = (
     _changed(
+        "the weights of a query do not sum to 1, the division is missing",
+        _SUM_HINTS,
+        weigh=lambda s: (s - s.amax(-1, keepdim=True)).exp(),
+    ),
+    _changed(
+        "the softmax is taken twice",
+        ("Look for a second softmax.", "Once is enough: a softmax of weights makes them nearly equal."),
+        weigh=lambda s: s.softmax(-1).softmax(-1),
+    ),
+    _changed(
+        "the weights meet the keys, not the values",
+        ("Change the values: does your result change?", "The weighted sum is one of values."),
+        use=lambda q, k, v: (q, k, k),
+    ),
+    _changed(
+        "cosines are taken, the length of queries and keys is lost",
+        ("Double the keys: the scores should double.", "Take the product of queries and keys as they are."),
+        use=lambda q, k, v: (F.normalize(q, dim=-1), F.normalize(k, dim=-1), v),
+        scale=one,
+    ),
+    _changed(
         "the softmax is missing, the scores are used as weights",
         (
             "Sum the numbers that the values are multiplied with, and look for negative ones.",
@@ -205,10 +232,7 @@ WEIGHTS = (
     ),
     _changed(
         "the weights of a query do not sum to 1, the division is missing",
-        (
-            "Sum the weights that one query gives: what should come out?",
-            "Divide the exponentials by their sum over the keys.",
-        ),
+        _SUM_HINTS,
         weigh=lambda s: s.exp(),
     ),
     _changed(
@@ -230,8 +254,8 @@ WEIGHTS = (
 )
 
 SOFTMAX_AXIS = (
-    _softmax_hints("the softmax runs over the queries, not over the keys", -2),
-    _softmax_hints("the softmax runs over the batch, not over the keys", 0),
+    _changed("the softmax runs over the queries, not over the keys", _SOFTMAX_HINTS, weigh=lambda s: s.softmax(-2)),
+    _changed("the softmax runs over the batch, not over the keys", _SOFTMAX_HINTS, weigh=lambda s: s.softmax(0)),
 )
 
 LAYOUT = (
@@ -253,6 +277,16 @@ LAYOUT = (
         "every sample attends to the keys and values of the first sample",
         (_CHANGE_A_SAMPLE, "Look for an index 0 or a slice :1, and let every sample use its own keys and values."),
         use=lambda q, k, v: (q, k[:1].expand_as(k), v[:1].expand_as(v)),
+    ),
+    _changed(
+        "every sample attends to the keys of the first sample",
+        (_CHANGE_A_SAMPLE, "Look for an index 0 or a slice :1, and let every sample use its own keys."),
+        use=lambda q, k, v: (q, k[:1].expand_as(k), v),
+    ),
+    _changed(
+        "the weights are averaged over the samples",
+        (_CHANGE_A_SAMPLE, "Keep the batch axis, and never average over it."),
+        late=lambda weights, q: weights.mean(0, keepdim=True).expand_as(weights),
     ),
 )
 

@@ -103,11 +103,24 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
         if fault.startswith("it raises") or fault.endswith(("holds NaN", "holds infinity")):
             evidence = f"{fault}, {evidence}"
         fault, hints = variation.fault, variation.hints
+    elif not fault.startswith("it ") and _in_time(lambda: _draws(task, fn, where_wrong), False):
+        fault, hints = "each call gives another result: something is drawn at random", _CHANCE_HINTS
     elif not fault.startswith("it ") and all(outcome.unreadable is None for outcome in outcomes):
         evidence += _in_time(lambda: _parts(task, fn, where_wrong), "")
     if changed:
         evidence += f"; also, {_mutation(changed)}"
     return Verdict(False, fault, evidence, hints)
+
+
+def _draws(task: Task, fn: Callable[..., Any], case: Case) -> bool:
+    """Whether two more calls give two results, other seeds apart."""
+    one, two = call(task, fn, case), call(task, fn, case)
+    return one.results is not None and two.results is not None and not _same_numbers(one.results, two.results)
+
+
+def _same_numbers(one: tuple[torch.Tensor, ...], two: tuple[torch.Tensor, ...]) -> bool:
+    pairs = zip(one, two, strict=True)
+    return all(a.shape == b.shape and torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
 
 def _in_time(further: Callable[[], Any], otherwise: Any) -> Any:
@@ -169,6 +182,11 @@ _ENDLESS_HINTS = (
 _MUTATION_HINTS = (
     "Look for operations that end in an underscore, for +=, *=, /=, and for writing into x[...].",
     "Give the result a name of its own, so that the caller's data stay as they were.",
+)
+
+_CHANCE_HINTS = (
+    "Call your function twice with the same input: do the results agree?",
+    "Nothing has to be drawn here: use what the arguments give.",
 )
 
 _LAYER_HINTS = (

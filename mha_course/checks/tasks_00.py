@@ -100,6 +100,16 @@ _BASE_HINTS = (
 )
 _DIVISION_HINTS = ("Sum each row of your result: what should come out?", "Divide each row by its sum.")
 
+
+def _cut_off(limit: float) -> Variation:
+    """Softmax of scores that are no larger than a limit."""
+    return Variation(
+        "large scores are cut off before the exponential, so that they become equal",
+        _built(lower=_nothing, power=lambda x: x.clamp(-limit, limit).exp()),
+        ("Look at a row that holds 1000 and 1001: which of the two should get more?", _ONE_NUMBER),
+    )
+
+
 softmax = Task(
     name="softmax",
     gradients=False,
@@ -110,7 +120,7 @@ softmax = Task(
     cases=_cases,
     variations=(
         Variation(_WRONG_AXIS, _built(lower=lambda x: x.amax(0), total=_by_column), _AXIS_HINTS),
-        Variation(_WRONG_AXIS, _built(lower=_nothing, total=_by_column), _AXIS_HINTS),
+        Variation(f"{_WRONG_AXIS}; and large scores overflow", _built(lower=_nothing, total=_by_column), _AXIS_HINTS),
         Variation(_WRONG_AXIS, _built(total=_by_column), _AXIS_HINTS),
         Variation(_OVER_ALL, _built(lower=torch.max, total=_by_all), _ALL_HINTS),
         Variation(_OVER_ALL, _built(lower=_nothing, total=_by_all), _ALL_HINTS),
@@ -155,6 +165,17 @@ softmax = Task(
             ),
         ),
         Variation(_BASE_2, _built(lower=_nothing, power=torch.exp2), _BASE_HINTS),
+        _cut_off(50),
+        Variation(
+            "a sigmoid squashes every score by itself: the weights of a row do not sum to 1",
+            lambda x: x.sigmoid(),
+            _DIVISION_HINTS,
+        ),
+        Variation(
+            "the smallest score gets the largest weight: a sign is wrong",
+            lambda x: (-x).softmax(1),
+            ("Which score of a row gets the largest weight?", "Take the exponential of the score, not of minus it."),
+        ),
         Variation(_NO_DIVISION, _built(total=_by_one), _DIVISION_HINTS),
         Variation(_NO_DIVISION, _built(lower=_nothing, total=_by_one), _DIVISION_HINTS),
         Variation(_NO_DIVISION, _built(lower=torch.max, total=_by_one), _DIVISION_HINTS),

@@ -201,7 +201,7 @@ scaled_scores = Task(
     reference=_scores,
     cases=_score_cases,
     variations=(
-        *(factor.in_scores() for factor in (*faults.FACTORS, faults.SCALE_BY_T)),
+        *(factor.in_scores() for factor in (*faults.FACTORS, faults.SCALE_BY_T, faults.FOURTH_ROOT)),
         stepped(
             faults.built_scores,
             "the scores are transposed, keys against queries: (B, S, T) instead of (B, T, S)",

@@ -1,5 +1,6 @@
 """The third exercise of notebook 03: the exponent with which a spread grows with the width."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -59,6 +60,16 @@ _LOG_HINTS = (
     "Take the logarithm of the widths and of the spreads, then the slope.",
 )
 
+
+def _other_base(factor: float) -> Variation:
+    """The slope with logarithms of two bases: a factor too large or too small."""
+    return Variation(
+        "the logarithms have different bases",
+        _growth(slope=lambda dy, dx: factor * dy / dx),
+        ("Which logarithm is taken of the widths, and which of the spreads?", "Take the same one twice."),
+    )
+
+
 growth_exponents = Task(
     name="growth_exponents",
     gradients=False,
@@ -90,6 +101,12 @@ growth_exponents = Task(
             "the ratio of the logarithms is taken, so the level counts as growth",
             _growth(change=lambda x: x[..., -1]),
             ("Multiply all spreads by 10: an exponent must stay.", "Take differences of logarithms before you divide."),
+        ),
+        _other_base(1 / math.log(2)),
+        Variation(
+            "all layers get one exponent, that of their mean: each has its own",
+            lambda x, y: _growth()(x, y).mean().expand(len(y)),
+            ("Change one row of spreads: which exponents change?", "Fit each row by itself."),
         ),
         Variation(
             "the intercept of the line is returned, not its slope",

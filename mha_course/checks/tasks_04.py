@@ -138,6 +138,16 @@ window = Task(
             TRIU,
         ),
         Variation(
+            "each query sees the next token too, its future",
+            _near(ahead=lambda behind, window: behind >= -1),
+            TRIU,
+        ),
+        Variation(
+            "fixed blocks of window tokens are used, the window does not slide with the query",
+            lambda T, window: (torch.arange(T)[:, None] // window == torch.arange(T) // window).tril(),
+            _WIDTH_HINTS,
+        ),
+        Variation(
             "the future is not hidden",
             _near(ahead=_anywhere),
             (

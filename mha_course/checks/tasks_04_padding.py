@@ -94,6 +94,11 @@ padding = Task(
             SHAPE,
         ),
         Variation(
+            "a mask (S, B) is reshaped, not transposed: the samples are mixed",
+            lambda lengths, S: (torch.arange(S)[:, None] < lengths).reshape(-1, 1, 1, S),
+            ("Print the mask for lengths 1 and 3.", "Swap two axes, which reshape and view do not."),
+        ),
+        Variation(
             "the mask has the shape (B, S, 1, 1): the tokens meet the heads",
             _compared(place=lambda mask: mask[:, 0, 0, :, None, None]),
             SHAPE,
@@ -157,6 +162,11 @@ combined = Task(
     variations=(
         Variation(
             "the two masks are joined by | (or +), not by &", _joined(lambda order, real: order | real), _JOIN_HINTS
+        ),
+        Variation(
+            "every sample gets the padding of the first",
+            _joined(real=lambda real: real[:1]),
+            ("Change the length of sample 1: what changes?", "Look for an index 0 or a slice :1."),
         ),
         Variation(
             "the padding is not hidden, the mask is causal alone",

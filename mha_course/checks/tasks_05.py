@@ -15,7 +15,7 @@ Solution = Callable[[int, int], Table]
 
 
 def _cases() -> tuple[Case, ...]:
-    sizes = [(5, 6), (7, 11), (3, 2), (11, 5), (2, 12), (1, 7), (13, 1)]
+    sizes = [(5, 6), (7, 11), (3, 2), (11, 5), (2, 12), (1, 7), (13, 1), (601, 4)]
     return tuple(Case({"length": length, "width": width}, (length, width)) for length, width in sizes)
 
 

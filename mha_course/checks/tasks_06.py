@@ -16,14 +16,16 @@ Pair = tuple[Heads, Heads]
 Solution = Callable[[Heads, int], Heads]
 
 
+_SIZES = ((2, 3, 5, 6), (3, 5, 2, 12), (1, 7, 3, 4), (2, 5, 3, 2), (5, 1, 1, 4), (3, 2, 5, 6))
+_OFFSETS = (7, 0, 11, 4, 3, 2)
+
+
 def _cases() -> tuple[Case, ...]:
-    cases = []
-    for seed, (sizes, offset) in enumerate(
-        [((2, 3, 5, 6), 7), ((3, 5, 2, 12), 0), ((1, 7, 3, 4), 11), ((2, 5, 3, 2), 4), ((5, 1, 1, 4), 3)]
-    ):
-        letters = dict(zip(("B", "H", "T", "D"), sizes, strict=True))
-        cases.append(Case(letters, (*draw(seed, sizes), offset), f"offset {offset}"))
-    return tuple(cases)
+    """Two of them have the same T and D, and other offsets."""
+    return tuple(
+        Case(dict(zip("BHTD", sizes, strict=True)), (*draw(seed, sizes), offset), f"offset {offset}")
+        for seed, (sizes, offset) in enumerate(zip(_SIZES, _OFFSETS, strict=True))
+    )
 
 
 def _adjacent(x: Heads) -> Pair:
@@ -97,6 +99,10 @@ def _wide(
     return fn
 
 
+def _resized(power: float) -> Callable[[Heads, int], Heads]:
+    return lambda x, offset: _right(x, offset) * x.shape[-1] ** power
+
+
 _PAIR_HINTS = (
     "Take x = (1, 2, 3, 4): which numbers form the first pair? 1 and 2.",
     "Take every other number, x[..., 0::2] and x[..., 1::2], and put the results back into the same places.",
@@ -158,6 +164,14 @@ rotary = Task(
             (
                 "Call it with offset 0 and look at t = 0: are the numbers in their places?",
                 "Put the two numbers of each pair side by side again: stack them along a new last axis, then flatten.",
+            ),
+        ),
+        Variation(
+            "the offset of an earlier call stays: a table is kept for each length, whatever the offset",
+            lambda x, offset: _rotary()(x, 7 if x.shape[-2:] == (5, 6) else offset),
+            (
+                "Call it twice with inputs of one length and two offsets: do the two results differ?",
+                "Make the table anew, or keep it by the offset as well.",
             ),
         ),
         Variation("the pairs are taken from two halves, and put back side by side", _rotary(take=_halves), _PAIR_HINTS),
@@ -266,26 +280,14 @@ rotary = Task(
         Variation("the base is 500000, that of Llama 3, not 10000", _rotary(base=500000), _POWER_HINTS),
         Variation(_PART, _rotary(turned=lambda i, D: i < D // 4), _PART_HINTS),
         Variation(_PART, _rotary(turned=lambda i, D: i < D // 4, power=lambda i, D: 4 * i / D), _PART_HINTS),
-        Variation(
-            "the angles are taken for degrees",
-            _rotary(place=lambda t, offset: torch.deg2rad(offset + t)),
-            _ANGLE_HINTS,
-        ),
+        Variation("the angles are taken for degrees", _rotary(place=lambda t, n: torch.deg2rad(n + t)), _ANGLE_HINTS),
         Variation(
             "the angles are multiplied by 2 pi, as if they were whole turns",
-            _rotary(place=lambda t, offset: 2 * math.pi * (offset + t)),
+            _rotary(place=lambda t, n: 2 * math.pi * (n + t)),
             _ANGLE_HINTS,
         ),
-        Variation(
-            "the result is divided by the square root of D",
-            lambda x, offset: _right(x, offset) / math.sqrt(x.shape[-1]),
-            _SIZE_HINTS,
-        ),
-        Variation(
-            "the result is multiplied by the square root of D",
-            lambda x, offset: _right(x, offset) * math.sqrt(x.shape[-1]),
-            _SIZE_HINTS,
-        ),
+        Variation("the result is divided by the square root of D", _resized(-0.5), _SIZE_HINTS),
+        Variation("the result is multiplied by the square root of D", _resized(0.5), _SIZE_HINTS),
     ),
     hints=(
         "Take x = (1, 2, 3, 4) with offset 1: (1, 2) is turned by the angle 1, and (3, 4) by 1/100.",

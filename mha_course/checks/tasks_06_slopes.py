@@ -105,6 +105,11 @@ slopes = Task(
             lambda H: torch.linspace(2 ** (-8 / H), 2**-8, H, dtype=torch.float64),
             _BASE_HINTS,
         ),
+        Variation(
+            "the slopes fall in equal steps from 1/2 on, not by equal factors",
+            lambda H: torch.linspace(0.5, 2**-8, H, dtype=torch.float64),
+            _BASE_HINTS,
+        ),
         *_both(
             "the slopes are in reverse order, the smallest first",
             lambda H: _plain(H).flip(0),

@@ -253,6 +253,11 @@ JOINS = (
 )
 MORE_JOINS = (
     Fault(
+        "batch and heads have changed places when the heads are joined, and the reshape mixes the samples",
+        lambda x: x.permute(1, 2, 0, 3).reshape(x.shape[0], x.shape[2], -1),
+        _JOIN_BATCH_HINTS,
+    ),
+    Fault(
         "the heads come in reversed order",
         lambda x: merge(x.flip(1)),
         (_JOIN + "Each token should read 1, 1, 2, 2: is it so?", "Head 0 gives the first D features."),

@@ -184,6 +184,13 @@ lost_skips = Task(
             _ALL_HINTS,
         ),
         Variation(
+            "healthy blocks are named too: the border is too strict, what a block adds counts as a lost skip",
+            lambda blocks, x: torch.stack(
+                [F.cosine_similarity(a, b, dim=-1).mean() < 0.99 for a, b in itertools.pairwise(_streams(blocks, x))]
+            ),
+            _ALL_HINTS,
+        ),
+        Variation(
             "no block is named",
             lambda blocks, x: torch.zeros(len(blocks), dtype=torch.bool),
             (

@@ -28,6 +28,7 @@ def _cases() -> tuple[Case, ...]:
             ((5, 3, 11), layers.Padded(), "causal attention, another token hidden in each sample"),
             ((5, 3, 7), layers.Directions(), "causal attention that does not see how long a token is"),
             ((7, 5, 7), layers.RunningSum(), "a running sum"),
+            ((5, 2, 2), layers.Opposites(), "causal attention, two features that cancel"),
             ((1, 1, 2), layers.Tiny(), "one token"),
         ]
     ):
@@ -108,6 +109,7 @@ _ALL_HINTS = (
     "Tokens lie along axis 1 of x (B, T, E): change x[:, s] in a copy, and leave the rest as it is.",
 )
 
+
 leak_probe = Task(
     name="leak_probe",
     arguments=("fn", "x"),
@@ -139,7 +141,7 @@ leak_probe = Task(
             _ONE_TOKEN_HINTS,
         ),
         Variation(
-            "small moves are missed: the results are compared with a tolerance",
+            "small moves are missed: the results are compared with a tolerance, or the change itself is tiny",
             _probe(differs=lambda a, b: ~torch.isclose(a, b)),
             _TOLERANCE_HINTS,
         ),
@@ -177,6 +179,11 @@ leak_probe = Task(
             "the token is set to 0, or multiplied by a number: a token of zeros stays as it is",
             _probe(lambda token: -token),
             _CHANGE_HINTS,
+        ),
+        Variation(
+            "the features of a row are added up before they are compared: moves that cancel are missed",
+            _probe(differs=lambda a, b: (a.sum(-1, keepdim=True) != b.sum(-1, keepdim=True)).expand_as(a)),
+            _EVERY_HINTS,
         ),
         Variation(
             "the token is set to NaN or infinity: 0 times either is NaN, which gets past every mask",

@@ -76,3 +76,12 @@ class RunningSum(nn.Module):
     def forward(self, x: Tokens) -> Tokens:
         """Add up."""
         return x.cumsum(1)
+
+
+class Opposites(Masked):
+    """One feature of causal attention, and minus it, for E = 2: the sum of a row never moves."""
+
+    def forward(self, x: Tokens) -> Tokens:
+        """Attend."""
+        first = super().forward(x)[..., :1]
+        return torch.cat([first, -first], -1)

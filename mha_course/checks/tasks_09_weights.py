@@ -172,6 +172,11 @@ repaired_weights = Task(
             for fill in _FILLS
         ),
         Variation(
+            "hidden scores become -10, which is not small enough: hidden keys keep some weight",
+            _weights(hide=_filled(-10)),
+            _HIDDEN_HINTS,
+        ),
+        Variation(
             "hidden scores become 0, which hides nothing",
             _weights(hide=lambda scores, mask: scores * mask),
             _HIDDEN_HINTS,

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from mha_course.checks import engine
+from tests.checks import bank_exercises
 
 
 def split(x, H):
@@ -130,8 +131,10 @@ def roles(q, k, v):
 
 
 def unreached(name, wrong):
-    """The faults of the variations that none of some solutions has."""
+    """The faults of the variations that neither one of some solutions nor one of the bank has."""
     task = engine._TASKS[name]
+    bank_exercises.load()
+    wrong = [*wrong, *(item.fn for item in bank_exercises.WRONG if item.task == name)]
     cases = task.cases()
     outcomes = [[engine.call(task, fn, case) for case in cases] for fn in wrong]
     like = {v: [engine.call(task, v.fn, case) for case in cases] for v in task.variations}

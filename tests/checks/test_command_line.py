@@ -40,6 +40,7 @@ def test_options_are_passed_on_and_json_has_all_fields(monkeypatch, capsys):
         "layout": "T B E",
         "num_heads": 4,
         "causal": True,
+        "half": None,
         "seconds": 9.0,
     }
     assert json.loads(capsys.readouterr().out) == {

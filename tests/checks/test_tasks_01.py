@@ -161,13 +161,13 @@ BATCH_WRONG = [
     (lambda q, k, v: (k @ q.mT / q.shape[-1] ** 0.5).softmax(-1) @ v, "the scores are transposed"),
     # not named
     (lambda q, k, v: attend(q, k, v) + 1e-4, "the numbers differ"),
-    (lambda q, k, v: attend(q, k[:1].expand_as(k), v), "the numbers differ"),
+    (lambda q, k, v: attend(q, k[:1].expand_as(k), v), "every sample attends to the keys of the first sample"),
     (lambda q, k, v: attend(q, k, v).relu(), "the numbers differ"),
     (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), "the numbers differ"),
-    (lambda q, k, v: F.dropout(attend(q, k, v), 0.1), "the numbers differ"),
+    (lambda q, k, v: F.dropout(attend(q, k, v), 0.1), "each call gives another result"),
     (
         lambda q, k, v: attend(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, 1),
-        "the numbers differ",
+        "cosines are taken",
     ),
     (lambda q, k, v: q @ k @ v, "it raises RuntimeError: Expected size"),
     (lambda q, k, v: attend(q, k, v).mT, "out has the wrong shape"),

@@ -3,7 +3,7 @@
 import torch
 
 from mha_course.checks.diagnosis.fault import Fault, every
-from mha_course.checks.diagnosis.steps import Array, Inputs, Linear, Weights, merge, softmax, split
+from mha_course.checks.diagnosis.steps import Array, Inputs, Linear, Mask, Weights, merge, output_of, softmax, split
 from mha_course.checks.tasks_07_faults import CUTS, JOINS
 
 ALL = ("split_q", "split_k", "split_v")
@@ -60,9 +60,8 @@ def _refolded(out: Array) -> Array:
 
 def _first_rows(merged: Array, w: Weights, x: Inputs) -> Array:
     """Every head times the first D rows of the output projection, added up."""
-    assert w.o is not None
-    D = merged.shape[-1] // w.H
-    return Linear(w.o.weight[:D], w.o.bias)(merged.unflatten(-1, (w.H, -1)).sum(-2))
+    o, D = output_of(w), merged.shape[-1] // w.H
+    return Linear(o.weight[:D], o.bias)(merged.unflatten(-1, (w.H, -1)).sum(-2))
 
 
 def _one_head(x: Array, H: int) -> Array:
@@ -211,7 +210,7 @@ def _batch_as_tokens(x: Inputs, w: Weights) -> tuple[Array, ...]:
     return tuple(m(y.transpose(0, 1)) for m, y in zip((w.q, w.k, w.v), x[:3], strict=True))
 
 
-def _over_all_samples(q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, scale: float) -> Array:
+def _over_all_samples(q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, scale: float) -> Array:
     k, v = (y.transpose(0, 1).flatten(1, 2)[None] for y in (k, v))  # (1, H, B S, D)
     scores = q @ k.mT * scale
     if mask is not None:
@@ -227,7 +226,7 @@ BATCH = (
     Fault(
         "batch_first_confusion",
         "samples attend to each other: the batch is taken for the tokens, as if the input were (T, B, E)",
-        {"project": _batch_as_tokens, "finish": lambda merged, w, x: w.o(merged).transpose(0, 1)},
+        {"project": _batch_as_tokens, "finish": lambda merged, w, x: output_of(w)(merged).transpose(0, 1)},
         _BATCH_HINTS,
     ),
     Fault(

@@ -1,7 +1,7 @@
 """Faults of the projections: what they read, and which of them is used."""
 
 from mha_course.checks.diagnosis.fault import Fault
-from mha_course.checks.diagnosis.steps import Array, Inputs, Step, Weights
+from mha_course.checks.diagnosis.steps import Array, Inputs, Step, Weights, output_of
 
 
 def _source(name: str, said: str, q: str, k: str, v: str) -> Fault:
@@ -105,7 +105,10 @@ ROLES = (
     Fault(
         "output_projection_before_merge",
         "the output projection acts on the values, before they are mixed, and the merged heads are the result",
-        {"project": lambda x, w: (w.q(x.query), w.k(x.key), w.o(w.v(x.value))), "finish": lambda merged, w, x: merged},
+        {
+            "project": lambda x, w: (w.q(x.query), w.k(x.key), output_of(w)(w.v(x.value))),
+            "finish": lambda merged, w, x: merged,
+        },
         ("Which projection comes last?", "Mix the values first, merge the heads, then use the output projection."),
     ),
     Fault(
@@ -117,7 +120,7 @@ ROLES = (
     Fault(
         "output_projection_twice",
         "the output projection is used twice",
-        {"finish": lambda merged, w, x: w.o(w.o(merged))},
+        {"finish": lambda merged, w, x: output_of(w)(output_of(w)(merged))},
         _MISSING_HINTS,
     ),
     _role("keys_by_q_proj", "the keys are made with the projection of the queries", "q", "q", "v"),
@@ -165,13 +168,13 @@ ROLES = (
     Fault(
         "bias_ignored",
         "the bias of the output projection is not used",
-        {"finish": lambda merged, w, x: w.o._replace(bias=None)(merged)},
+        {"finish": lambda merged, w, x: output_of(w)._replace(bias=None)(merged)},
         _BIAS_HINTS,
     ),
     Fault(
         "bias_ignored",
         "no bias is used",
-        {"project": _unbiased("q", "k", "v"), "finish": lambda merged, w, x: w.o._replace(bias=None)(merged)},
+        {"project": _unbiased("q", "k", "v"), "finish": lambda merged, w, x: output_of(w)._replace(bias=None)(merged)},
         _BIAS_HINTS,
     ),
 )

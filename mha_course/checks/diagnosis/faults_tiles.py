@@ -97,4 +97,4 @@ def _faults(tile: int) -> tuple[Fault, ...]:
     )
 
 
-TILED = tuple(fault for tile in TILES for fault in _faults(tile))
+TILED = tuple(fault for tile in TILES for fault in _faults(tile) if tile > 1 or fault.name != "last_tile_lost")

@@ -74,7 +74,7 @@ def _judge(subject: Subject, accepted: _Forms, refused: list[Case], stated: Stat
 def _conduct(subject: Subject, match: Match, stated: Stated) -> Verdict:
     """The verdict on a candidate whose numbers are right in ordinary calls."""
     wrong = [conduct.changed(subject), conduct.forgets(subject, match)]
-    for look in (stress.long, stress.large, stress.grouped, stress.biased, conduct.gradients):
+    for look in (stress.long, stress.large, stress.weak, stress.grouped, stress.biased, conduct.gradients):
         wrong.append(look(subject, match))
     leak, bits = stress.leaks(subject, match)
     drops, elsewhere = dropout.training(subject, match)

@@ -73,7 +73,7 @@ def _parts(fused: Linear, letters: str, H: int, Hkv: int) -> Iterator[tuple[dict
         return
     D = width // total
     for order in sorted(itertools.permutations(letters), key=lambda order: "".join(order) != letters):
-        usual = "".join(order) in ("qkv", "kv")
+        usual = "".join(order) == letters  # as its name says
         said = (
             "" if usual else f"the fused projection holds {', '.join(order)} in this order, another layout of weights"
         )

@@ -39,7 +39,7 @@ _WORDS = (
     (_BEFORE + "v(s|al(ue)?s?)?" + _AFTER, "v"),
     (r"val", "v"),
     (r"out|unify|merge|combine|dense|c_?proj|final|concat|mix|back", "o"),
-    (_BEFORE + "o" + _AFTER, "o"),
+    ("(?!pos)" + _BEFORE + "o" + _AFTER, "o"),
     (r"^(proj(ection)?|fc|linear|lin|w)$", "o"),
 )
 

@@ -57,6 +57,17 @@ class Weights(NamedTuple):
     Hkv: int
 
 
+def output_of(w: Weights) -> Linear:
+    """The output projection.
+
+    Raises:
+        ValueError: there is none, so that a fault of it does not fit.
+    """
+    if w.o is None:
+        raise ValueError("there is no output projection")
+    return w.o
+
+
 class Trace(NamedTuple):
     """All that the steps made, in their order; None where a function has no such step."""
 

@@ -93,6 +93,21 @@ def large(subject: Subject, match: Match) -> Finding | None:
     return Finding(OVERFLOW, f"{bad} of {got.out.numel()} numbers are NaN or infinite, with queries 1000 times larger")
 
 
+def weak(subject: Subject, match: Match) -> Finding | None:
+    """A mask with scores around 1000: a fill of -30 hides nothing where all that is seen lies far below it."""
+    if not subject.how.takes_mask:
+        return None
+    name = next(iter(subject.sizes()))
+    x = subject.inputs(subject.sizes()[name], match.form.layout, axes=match.form.axes, seed=5)
+    scaled = x.query * LARGE
+    x = x._replace(query=scaled) if x.key is not x.query else Inputs(scaled, scaled, scaled, x.mask)
+    got = subject.call(match.form, x)
+    if got.out is None or search.equal(got.out, subject.reference(match.reading, x, match.changes), LOOSE):
+        return None
+    fault = _found(subject, match, [Case(x, got)], [one for one in MASK if one.name == "mask_fill_weak"])
+    return None if fault is None else Finding(fault, "in a call with queries 1000 times larger")
+
+
 def _replaced(x: Inputs, hidden: Sequence[int], factor: float, axis: int) -> Inputs:
     generator = torch.Generator().manual_seed(11)
 

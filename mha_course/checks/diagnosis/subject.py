@@ -221,9 +221,9 @@ class Subject:
 
 
 def draw_mask(axes: str, B: int, T: int, S: int, generator: torch.Generator) -> Tensor:
-    """A mask (B or 1, 1, T or 1, S) in which every query, and with T rows every key, sees some and not all.
+    """A mask (B or 1, 1, T or 1, S) in which every query sees some keys and not all.
 
-    In row t the key t is seen, so that a causal mask beside it leaves something; keys 0 and S - 1 differ.
+    In row t the key t is seen, so that a causal mask beside it leaves something.
     """
     if axes == "B S":
         lengths = torch.arange(B) % 3 + S - 3  # S - 3, S - 2, S - 1: something is hidden in every sample
@@ -233,6 +233,7 @@ def draw_mask(axes: str, B: int, T: int, S: int, generator: torch.Generator) -> 
     t = torch.arange(T)
     mask[..., t, t % S] = True
     mask[..., t, (t + 1) % S] = False
+    mask[..., T - 1, (T - 2) % S] = False  # with T = S the next line takes back what hides a key in the last row
     mask[..., T - 1, 0] = True
     return mask
 

@@ -1,9 +1,8 @@
 """Wrong solutions of the exercise of notebook 00."""
 
-import numpy as np
 import torch
 
-from tests.checks.bank_exercises import CHANGED, GRADIENT, wrong
+from tests.checks.bank_exercises import CHANGED, wrong
 
 
 @wrong("softmax", "normalises the columns: over the queries", r"over the (queries|rows)|columns?|query axis|first axis")
@@ -70,19 +69,6 @@ def largest_becomes_one(scores):
 def shifts_the_callers_scores(scores):
     scores -= scores.max(dim=-1, keepdim=True).values
     return scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
-
-
-@wrong("softmax", "goes through NumPy: no gradient", GRADIENT)
-def through_numpy(scores):
-    s = scores.detach().numpy()
-    e = np.exp(s - s.max(axis=-1, keepdims=True))
-    return torch.from_numpy(e / e.sum(axis=-1, keepdims=True))
-
-
-@wrong("softmax", "the sum is detached: the gradient is that of exp", GRADIENT)
-def sum_as_a_constant(scores):
-    e = torch.exp(scores - scores.max(dim=-1, keepdim=True).values)
-    return e / e.sum(dim=-1, keepdim=True).detach()
 
 
 @wrong("softmax", "the scores change sign, the lowest gets most", r"sign|negat|minus|smallest|lowest|revers")

@@ -83,7 +83,7 @@ def slopes_in_float32(num_heads):
     return torch.tensor((series(p) + series(2 * p)[0::2])[:num_heads])
 
 
-@wrong("slopes", "evenly spaced, not geometric", r"geometric|linear|even|ratio|series|spac")
+@wrong("slopes", "evenly spaced, not geometric", r"geometric|linear|even|ratio|series|spac|steps")
 def evenly_spaced(num_heads):
     return torch.linspace(0.5, 2.0**-8, num_heads, dtype=torch.float64)
 

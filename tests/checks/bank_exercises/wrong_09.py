@@ -68,15 +68,6 @@ def poisons_with_nan(fn, x):
 
 
 @wrong(
-    "leak_probe",
-    "adds the same number to all entries, which a norm does not see",
-    r"same|norm|constant|shift|all entries|every entry",
-)
-def shifts_all_entries(fn, x):
-    return probe(fn, x, change=lambda old: old + 1.0)
-
-
-@wrong(
     "leak_probe", "multiplies the token, which a norm does not see", r"norm|multipl|scal|factor|longer|direction|zero"
 )
 def makes_it_longer(fn, x):
@@ -123,12 +114,6 @@ def sizes_of_moves(fn, x):
 @wrong("leak_probe", "True where nothing moves", r"invert|opposite|negat|revers|nothing moves|wrong way|still|not move")
 def true_where_still(fn, x):
     return ~probe(fn, x)
-
-
-@wrong("leak_probe", "derivatives: blind where they are zero", r"derivative|gradient|zero|flat|step")
-def by_derivatives(fn, x):
-    j = torch.autograd.functional.jacobian(fn, x)
-    return (j != 0).any(-1).any(3).any(2).any(0)
 
 
 @wrong("leak_probe", "a sum over the row hides moves that cancel", r"sum|cancel|mean|average|add")
