@@ -104,7 +104,7 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
             evidence = f"{fault}, {evidence}"
         fault, hints = variation.fault, variation.hints
     elif not fault.startswith("it ") and _in_time(lambda: _draws(task, fn, where_wrong), False):
-        fault, hints = "each call gives another result: something is drawn at random", _CHANCE_HINTS
+        fault, hints = _CHANCE, _CHANCE_HINTS
     elif not fault.startswith("it ") and all(outcome.unreadable is None for outcome in outcomes):
         evidence += _in_time(lambda: _parts(task, fn, where_wrong), "")
     if changed:
@@ -184,9 +184,10 @@ _MUTATION_HINTS = (
     "Give the result a name of its own, so that the caller's data stay as they were.",
 )
 
+_CHANCE = "each call gives another result: something is drawn at random, or kept from one call to the next"
 _CHANCE_HINTS = (
     "Call your function twice with the same input: do the results agree?",
-    "Nothing has to be drawn here: use what the arguments give.",
+    "Nothing has to be drawn or kept here: use what the arguments give.",
 )
 
 _LAYER_HINTS = (

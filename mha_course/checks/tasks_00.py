@@ -101,11 +101,11 @@ _BASE_HINTS = (
 _DIVISION_HINTS = ("Sum each row of your result: what should come out?", "Divide each row by its sum.")
 
 
-def _cut_off(limit: float) -> Variation:
-    """Softmax of scores that are no larger than a limit."""
+def _cut_off(fn: Callable[[Scores], Scores]) -> Variation:
+    """Softmax of scores that are no larger than a limit: any limit does the same to scores around 1000."""
     return Variation(
         "large scores are cut off before the exponential, so that they become equal",
-        _built(lower=_nothing, power=lambda x: x.clamp(-limit, limit).exp()),
+        fn,
         ("Look at a row that holds 1000 and 1001: which of the two should get more?", _ONE_NUMBER),
     )
 
@@ -165,7 +165,8 @@ softmax = Task(
             ),
         ),
         Variation(_BASE_2, _built(lower=_nothing, power=torch.exp2), _BASE_HINTS),
-        _cut_off(50),
+        _cut_off(_built(lower=_nothing, power=lambda x: x.clamp(-50, 50).exp())),
+        _cut_off(lambda x: x.clamp(max=50).softmax(1)),
         Variation(
             "a sigmoid squashes every score by itself: the weights of a row do not sum to 1",
             lambda x: x.sigmoid(),
@@ -173,8 +174,18 @@ softmax = Task(
         ),
         Variation(
             "the smallest score gets the largest weight: a sign is wrong",
-            lambda x: (-x).softmax(1),
+            _built(lower=lambda x: x.amin(1, keepdim=True), power=lambda x: (-x).exp()),
             ("Which score of a row gets the largest weight?", "Take the exponential of the score, not of minus it."),
+        ),
+        Variation(
+            "the largest score takes all: that is arg max, not softmax",
+            lambda x: torch.nn.functional.one_hot(x.argmax(1), x.shape[1]).to(x.dtype),
+            ("Try the row (0, 1): what should the first weight be?", "Take the exponential of every score."),
+        ),
+        Variation(
+            "all weights of a row are equal, whatever the scores",
+            _built(power=torch.ones_like),
+            ("Change one score: which weights change?", "Take the exponential of every score."),
         ),
         Variation(_NO_DIVISION, _built(total=_by_one), _DIVISION_HINTS),
         Variation(_NO_DIVISION, _built(lower=_nothing, total=_by_one), _DIVISION_HINTS),

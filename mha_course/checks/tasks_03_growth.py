@@ -61,6 +61,9 @@ _LOG_HINTS = (
 )
 
 
+_RATIOS = (math.log(2), math.log(10), math.log2(10))  # of natural, binary and decimal logarithms
+
+
 def _other_base(factor: float) -> Variation:
     """The slope with logarithms of two bases: a factor too large or too small."""
     return Variation(
@@ -102,7 +105,7 @@ growth_exponents = Task(
             _growth(change=lambda x: x[..., -1]),
             ("Multiply all spreads by 10: an exponent must stay.", "Take differences of logarithms before you divide."),
         ),
-        _other_base(1 / math.log(2)),
+        *(_other_base(factor) for base in _RATIOS for factor in (base, 1 / base)),
         Variation(
             "all layers get one exponent, that of their mean: each has its own",
             lambda x, y: _growth()(x, y).mean().expand(len(y)),

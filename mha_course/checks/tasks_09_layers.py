@@ -79,9 +79,9 @@ class RunningSum(nn.Module):
 
 
 class Opposites(Masked):
-    """One feature of causal attention, and minus it, for E = 2: the sum of a row never moves."""
+    """The sum of causal attention, and minus it, for E = 2: the sum of a row never moves."""
 
     def forward(self, x: Tokens) -> Tokens:
         """Attend."""
-        first = super().forward(x)[..., :1]
-        return torch.cat([first, -first], -1)
+        total = super().forward(x).sum(-1, keepdim=True)
+        return torch.cat([total, -total], -1)

@@ -15,7 +15,10 @@ Mask = Bool[Tensor, "..."]
 
 
 def _cases() -> tuple[Case, ...]:
-    """Every query may attend to some keys and not to others, so that a filling of -1e9 is as good as one of -inf."""
+    """Every query may attend to some keys and not to others, so that a filling of -1e9 is as good as one of -inf.
+
+    One of -100 is not: in one case all scores are about -300.
+    """
     cases = []
     drawn = [(2, 3, 5, 7, 11), (3, 3, 5, 5, 7), (2, 1, 7, 3, 5), (1, 2, 3, 5, 2), (1, 1, 1, 2, 3)]
     for seed, (B, H, T, S, D) in enumerate(drawn):
@@ -25,7 +28,13 @@ def _cases() -> tuple[Case, ...]:
         sizes = {"B": B, "H": H, "T": T, "S": S, "D": D}
         note = "a mask (B, 1, 1, S)" if seed == 2 else "random mask"
         cases.append(Case(sizes, (q, k, mask), note))
-    return tuple(cases)
+    return (*cases, _far_below(cases[0]))
+
+
+def _far_below(case: Case) -> Case:
+    q, k, mask = case.inputs
+    shift = math.sqrt(300 / math.sqrt(q.shape[-1]))
+    return Case(case.sizes, (q / 8 - shift, k / 8 + shift, mask), "scores around -300")
 
 
 def _scale(q: Array, k: Array, v: Array) -> float:
@@ -115,6 +124,7 @@ _ORDER_HINTS = (
     "A mask (B, 1, T, S) meets (B, H, T, S) by itself: what is repeated or moved can only fall out of step.",
 )
 _FILLS = (-math.inf, -1e9)
+_WEAK_FILLS = (-1, -5, -10, -100)
 _LAST_STEPS: dict[str, Callable[[Array], Array]] = {
     "the softmax runs over the queries, not over the keys": lambda scores: scores.softmax(-2),
     "the softmax runs over the heads, not over the keys": lambda scores: scores.softmax(1),
@@ -171,10 +181,18 @@ repaired_weights = Task(
             )
             for fill in _FILLS
         ),
+        *(
+            Variation(
+                f"hidden scores become {fill}, which is not small enough: hidden keys keep some weight",
+                _weights(hide=_filled(fill)),
+                _HIDDEN_HINTS,
+            )
+            for fill in _WEAK_FILLS
+        ),
         Variation(
-            "hidden scores become -10, which is not small enough: hidden keys keep some weight",
-            _weights(hide=_filled(-10)),
-            _HIDDEN_HINTS,
+            "the softmax is taken twice: hidden keys get weight from the second",
+            _weights(share=lambda scores: scores.softmax(-1).softmax(-1)),
+            ("Look for a second softmax.", "Once is enough: a softmax of weights makes them nearly equal."),
         ),
         Variation(
             "hidden scores become 0, which hides nothing",

@@ -1,5 +1,6 @@
 """Right and wrong solutions of notebook 03: spread of scores, scaled scores, growth with the width."""
 
+import itertools
 import math
 
 import numpy as np
@@ -121,6 +122,10 @@ def growth_by_least_squares(widths, spreads):
     return (y * x).sum(1) / x.square().sum()
 
 
+def two_bases(widths, spreads, run, rise):
+    return rise(spreads[:, -1] / spreads[:, 0]) / run(widths[-1] / widths[0])
+
+
 def growth_by_polyfit(widths, spreads):
     return torch.tensor([np.polyfit(np.log(widths), np.log(one), 1)[0] for one in spreads.numpy()])
 
@@ -149,6 +154,10 @@ GROWTH_WRONG = [
     (lambda x, y: torch.tensor([np.polyfit(np.log(x), one, 1)[0] for one in y.numpy()]), "the spreads are not on"),
     (lambda x, y: (y[:, 1] / y[:, 0]).log2(), "the numbers differ"),
     (lambda x, y: y.log2().diff(dim=1).mean(1), "the numbers differ"),
+    *(
+        (lambda x, y, run=run, rise=rise: two_bases(x, y, run, rise), "the logarithms have different bases")
+        for run, rise in itertools.permutations((torch.log, torch.log2, torch.log10), 2)
+    ),
     (lambda x, y: growth(x, y).round(decimals=2), "the numbers differ"),
     (lambda x, y: growth(x, y) + 0.01, "the numbers differ"),
     (lambda x, y: growth(x, y).argmax(), "exponents has type int64"),

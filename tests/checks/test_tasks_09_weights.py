@@ -121,6 +121,8 @@ WRONG = [
     *((filled(fill, lambda s: s.softmax(2)), "the softmax runs over the q") for fill in (-math.inf, -1e9)),
     *((filled(fill, lambda s: s.softmax(1)), "the softmax runs over the h") for fill in (-math.inf, -1e9)),
     *((filled(fill, lambda s: s), "the softmax is missing") for fill in (-math.inf, -1e9)),
+    *((filled(fill, lambda s: s.softmax(-1)), f"hidden scores become {fill}, w") for fill in (-1, -5, -10, -100)),
+    (weigh(weights=lambda s: s.softmax(-1).softmax(-1)), "the softmax is taken twice"),
     # not named
     (weigh(weights=lambda s: s.softmax(0)), "weights holds NaN"),
     (weigh(weights=lambda s: s.softmax(-1).mean(1)), "weights has the wrong shape"),

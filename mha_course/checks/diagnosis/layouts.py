@@ -11,6 +11,7 @@ from mha_course.checks.diagnosis import projections
 from mha_course.checks.diagnosis.projections import Found
 from mha_course.checks.diagnosis.steps import Linear, Weights
 
+_NAMED = "as its name says, "
 MOST = 400  # ways that are tried
 
 
@@ -73,10 +74,9 @@ def _parts(fused: Linear, letters: str, H: int, Hkv: int) -> Iterator[tuple[dict
         return
     D = width // total
     for order in sorted(itertools.permutations(letters), key=lambda order: "".join(order) != letters):
-        usual = "".join(order) == letters  # as its name says
-        said = (
-            "" if usual else f"the fused projection holds {', '.join(order)} in this order, another layout of weights"
-        )
+        said = f"the fused projection holds {', '.join(order)} in this order, another layout of weights"
+        if "".join(order) == letters:
+            said = "" if letters in ("qkv", "kv") else f"{_NAMED}{said}"
         columns = torch.arange(width).split([heads[letter] * D for letter in order])
         yield {letter: _reorder(fused, c) for letter, c in zip(order, columns, strict=True)}, said
     if len({heads[letter] for letter in letters}) > 1:
@@ -203,7 +203,8 @@ def readings(module: nn.Module, num_heads: int | None = None) -> list[Reading]:
 
 
 def _sorted(found: list[Reading]) -> list[Reading]:
-    return sorted(found, key=lambda reading: reading.remark != "")
+    """The usual ones first, and those whose order the name tells."""
+    return sorted(found, key=lambda reading: reading.remark != "" and not reading.remark.startswith(_NAMED))
 
 
 def _read(module: nn.Module, roles: dict[str, list[Found]], H: int, flips: tuple[bool, bool]) -> Iterator[Reading]:

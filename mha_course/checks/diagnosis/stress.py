@@ -1,5 +1,6 @@
 """Inputs that ordinary draws do not reach: long sequences, large scores, large hidden numbers, grouped heads."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,7 +18,7 @@ from mha_course.checks.diagnosis.steps import Inputs
 from mha_course.checks.diagnosis.subject import Sizes, Subject
 
 LONG = 131  # more keys than two tiles of 64
-LARGE = 1000.0
+LARGE, TENS = 1000.0, 20.0
 OVERFLOW = Fault(
     "softmax_overflows",
     "scores in the hundreds give NaN or infinity: the exponential overflows",
@@ -93,19 +94,30 @@ def large(subject: Subject, match: Match) -> Finding | None:
     return Finding(OVERFLOW, f"{bad} of {got.out.numel()} numbers are NaN or infinite, with queries 1000 times larger")
 
 
+def alone(subject: Subject, layout: str, axes: str) -> Inputs:
+    """Inputs with scores of tens, and a mask that lets every query see one key: far below 0 in some rows."""
+    name = next(iter(subject.sizes()))
+    x = subject.inputs(subject.sizes()[name], layout, axes=axes, seed=5)
+    assert x.mask is not None
+    mask = torch.zeros_like(x.mask, memory_format=torch.contiguous_format)
+    rows = torch.arange(mask.shape[-2])
+    mask[..., rows, rows] = True
+    if x.key is not x.query:
+        return x._replace(query=x.query * TENS, mask=mask)
+    both = x.query * math.sqrt(TENS)
+    return Inputs(both, both, both, mask)
+
+
 def weak(subject: Subject, match: Match) -> Finding | None:
-    """A mask with scores around 1000: a fill of -30 hides nothing where all that is seen lies far below it."""
+    """A fill of -30 hides nothing where the scores that are seen lie below it."""
     if not subject.how.takes_mask:
         return None
-    name = next(iter(subject.sizes()))
-    x = subject.inputs(subject.sizes()[name], match.form.layout, axes=match.form.axes, seed=5)
-    scaled = x.query * LARGE
-    x = x._replace(query=scaled) if x.key is not x.query else Inputs(scaled, scaled, scaled, x.mask)
+    x = alone(subject, match.form.layout, match.form.axes)
     got = subject.call(match.form, x)
     if got.out is None or search.equal(got.out, subject.reference(match.reading, x, match.changes), LOOSE):
         return None
     fault = _found(subject, match, [Case(x, got)], [one for one in MASK if one.name == "mask_fill_weak"])
-    return None if fault is None else Finding(fault, "in a call with queries 1000 times larger")
+    return None if fault is None else Finding(fault, f"in a call with queries {TENS:g} times larger")
 
 
 def _replaced(x: Inputs, hidden: Sequence[int], factor: float, axis: int) -> Inputs:

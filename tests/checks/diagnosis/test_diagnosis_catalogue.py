@@ -5,10 +5,12 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from mha_course import MultiHeadAttention
 from mha_course.checks.diagnosis import conduct, dropout, edges, report, stress
-from mha_course.checks.diagnosis.calling import AXES
+from mha_course.checks.diagnosis.bases import PLAIN
+from mha_course.checks.diagnosis.calling import AXES, Form
 from mha_course.checks.diagnosis.catalogue import (
     CAUSAL_INSIDE,
     CAUSAL_LATE,
@@ -19,8 +21,9 @@ from mha_course.checks.diagnosis.catalogue import (
     pairs,
 )
 from mha_course.checks.diagnosis.entry import faults
+from mha_course.checks.diagnosis.search import Case, Match
 from mha_course.checks.diagnosis.steps import DEFAULT, run
-from mha_course.checks.diagnosis.subject import Sizes, Subject
+from mha_course.checks.diagnosis.subject import Outcome, Sizes, Subject
 
 STATED = (TOP_LEFT, CAUSAL_MISSING, *CAUSAL_INSIDE)
 SEEN = (*conduct.FAULTS, *dropout.FAULTS, *report.FAULTS, *stress.FAULTS, edges.FILL)
@@ -34,8 +37,9 @@ def situations(subject, layout):
         yield from (subject.inputs(sizes[name], layout, axes=axes) for axes in ("", *AXES))
     yield subject.inputs(sizes["uneven"], layout, axes="B 1 T S", seed=17, bias=True)
     yield subject.inputs(Sizes(1, 5, stress.LONG), layout, seed=3)
-    x = subject.inputs(sizes["uneven"], layout, axes="B 1 T S", seed=5)
-    yield x._replace(query=x.query * stress.LARGE)
+    yield stress.alone(subject, layout, "B 1 T S")
+    x = subject.inputs(sizes["even"], layout)
+    yield x._replace(mask=subject.neutral_mask(Form(layout), x))
     x = subject.inputs(sizes["uneven"], layout, axes="B S", seed=5)
     yield stress._replaced(x, (x.key.shape[-2] - 1,), stress.LARGE, -2)
 
@@ -85,6 +89,24 @@ def test_every_fault_of_a_module_shows(modules):
 def test_every_fault_of_a_module_gives_numbers_somewhere(modules):
     _, wrong = modules
     assert [f.said for f, outs in zip(FAULTS, wrong, strict=True) if not any(o is not None for o in outs)] == []
+
+
+class NoOutput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(18, 18) for _ in range(3))
+
+    def forward(self, query, key, value):
+        return query
+
+
+def test_every_fault_is_tried_on_a_module_without_output_projection():
+    subject = Subject(NoOutput(), 3)
+    match = Match(Form("B T E"), subject.first, PLAIN)
+    case = Case(subject.inputs(subject.sizes()["uneven"], "B T E", axes="B S"), Outcome(None))
+    unfit = {fault.name for fault in FAULTS if case.trace(match._replace(faults=(fault,))) is None}
+    assert {"output_projection_twice", "output_projection_before_merge", "batch_first_confusion"} <= unfit
+    assert not {"no_scale", "mask_inverted", "split_interleaved"} & unfit
 
 
 def test_every_fault_of_a_function_shows():
@@ -167,10 +189,10 @@ def test_there_are_many_names_and_each_has_a_sentence():
 def test_pairs_are_of_different_steps():
     both = list(pairs(FAULTS))
     assert len(both) > 1000
-    assert not any(one.touches & two.touches - {"scale"} for one, two in both)
     tiled = [(one, two) for one, two in both if "attend" in one.changes or "attend" in two.changes]
     assert tiled
-    assert all(set(two.changes) <= {"scale", "mix"} for _, two in tiled)
+    assert all("attend" in one.changes and set(two.changes) <= {"scale", "mix"} for one, two in tiled)
+    assert not any(one.touches & two.touches for one, two in both if "attend" not in one.changes)
 
 
 def test_a_tiled_fault_touches_all_that_it_replaces():

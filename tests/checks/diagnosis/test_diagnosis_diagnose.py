@@ -40,8 +40,6 @@ class Attention(nn.Module):
             m(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for m in (self.q_proj, self.k_proj, self.v_proj)
         )
         scores = q @ k.mT
-        if self.broken == "tanh":
-            scores = 3.3 * scores.tanh()
         if self.broken != "scale":
             scores = scores / math.sqrt(q.shape[-1])
         if mask is not None:
@@ -56,7 +54,12 @@ class Attention(nn.Module):
         (3, {}, TypeError, "candidate must be a module, a class or a function, got int"),
         (None, {}, TypeError, "got NoneType"),
         (attention, {"mask": 1}, TypeError, "mask must be a string, got int"),
-        (attention, {"mask": "bool"}, ValueError, "mask must be one of 'may attend', 'blocked', 'additive', got 'bool'"),
+        (
+            attention,
+            {"mask": "bool"},
+            ValueError,
+            "mask must be one of 'may attend', 'blocked', 'additive', got 'bool'",
+        ),
         (attention, {"mask_axes": ("B", "S")}, TypeError, "mask_axes must be a string, got tuple"),
         (attention, {"mask_axes": "S B"}, ValueError, "mask_axes must be one of .*'B 1 T S'.*got 'S B'"),
         (attention, {"layout": 0}, TypeError, "layout must be a string, got int"),
@@ -92,7 +95,9 @@ def test_what_is_right_is_called_right(candidate):
     assert is_right(verdict), verdict
 
 
-@pytest.mark.parametrize("candidate", [unscaled, Attention(18, 3, broken="scale"), Attention(18, 3, broken="scale", output=False)])
+@pytest.mark.parametrize(
+    "candidate", [unscaled, Attention(18, 3, broken="scale"), Attention(18, 3, broken="scale", output=False)]
+)
 def test_a_fault_is_named(candidate):
     verdict = diagnose(candidate)
     assert (verdict.ok, verdict.judged, verdict.names) == (False, True, ("no_scale",))
@@ -101,14 +106,7 @@ def test_a_fault_is_named(candidate):
     assert len(verdict.hints) == 2
 
 
-@pytest.mark.parametrize("output", [True, False])
-def test_what_no_fault_explains_is_a_verdict_and_no_error(output):
-    verdict = diagnose(Attention(18, 3, broken="tanh", output=output))
-    assert not verdict.ok
-    assert "no known fault" in verdict.fault
-
-
-@pytest.mark.parametrize("fill", [-5.0, -20.0, -30.0])
+@pytest.mark.parametrize("fill", [-1.0, -5.0, -20.0, -30.0])
 def test_a_weak_fill_is_found_whatever_it_is(fill):
     def weak(q, k, v, mask=None):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -119,7 +117,7 @@ def test_a_weak_fill_is_found_whatever_it_is(fill):
     assert f"become {fill:g}," in verdict.fault
 
 
-@pytest.mark.parametrize("fill", [-1e4, -1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("fill", [-50.0, -1e3, -1e4, -1e9, torch.finfo(torch.float32).min])
 def test_a_strong_fill_is_right(fill):
     def strong(q, k, v, mask=None):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -269,7 +267,7 @@ def test_the_verdict_does_not_depend_on_chance_or_on_calls_before():
     texts = set()
     for seed in range(3):
         torch.manual_seed(seed)
-        texts.add(repr(diagnose(unscaled)) + repr(diagnose(Attention(18, 3, broken="tanh"))))
+        texts.add(repr(diagnose(unscaled)) + repr(diagnose(Attention(18, 3, broken="scale"))))
     assert len(texts) == 1
 
 

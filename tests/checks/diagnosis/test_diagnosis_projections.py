@@ -7,10 +7,11 @@ from torch import nn
 from mha_course.checks.diagnosis.projections import attribute, count, linears, role
 
 NAMES = {
-    "q": "q Q q_proj query queries W_q w_q wq Wq WQ q_lin to_q fc_q linear_q query_projection queryProj attn.q_proj.weight "
-    "Wq.weight proj_q toQueries q_linear qs queries_proj x_q q_net p_q",
+    "q": "q Q q_proj query queries W_q w_q wq Wq WQ q_lin to_q fc_q linear_q query_projection queryProj "
+    "attn.q_proj.weight Wq.weight proj_q toQueries q_linear qs queries_proj x_q q_net p_q",
     "k": "k K k_proj key keys W_k wk Wk WK to_k fc_k key_layer keyProj self.key.weight k_lin ks lin_k keys_proj tokeys",
-    "v": "v V v_proj value values W_v wv WV to_v fc_v v_lin value_projection vals val attn.value.bias valueProj tovalues",
+    "v": "v V v_proj value values W_v wv WV to_v fc_v v_lin value_projection vals val attn.value.bias valueProj "
+    "tovalues",
     "o": "o O out out_proj output W_o wo WO to_out.0 unify unifyheads unify_heads c_proj dense attention.output.dense "
     "o_proj fc_out final_linear proj projection combine_heads fc merge_heads W_out linear_out",
     "qkv": "qkv Wqkv to_qkv qkv_proj in_proj in_proj_weight c_attn query_key_value QKV in_proj_bias attn.qkv.weight",

@@ -1,6 +1,7 @@
 """A candidate made ready to be compared: it stays as it is, and its inputs tell something."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -40,7 +41,7 @@ def test_every_query_sees_some_keys_and_not_all(axes, sizes, seed):
 @pytest.mark.parametrize("sizes", SIZES)
 def test_masks_differ_between_neighbouring_samples(axes, sizes):
     mask = draw_mask(axes, *sizes, torch.Generator().manual_seed(0))
-    assert not any(torch.equal(a, b) for a, b in zip(mask, mask[1:], strict=False))
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(mask))
 
 
 @pytest.mark.parametrize("axes", ["B 1 T S", "B T S", "T S"])
@@ -255,7 +256,7 @@ def test_parameters_without_numbers_are_refused():
         def forward(self, query, key, value):
             return query
 
-    with pytest.raises(Unreadable, match="q_proj.weight has no numbers"):
+    with pytest.raises(Unreadable, match=r"q_proj\.weight has no numbers"):
         Subject(Lazy())
     with pytest.raises(Unreadable, match="has no numbers"):
         Subject(MultiHeadAttention(18, 3, device="meta"))
