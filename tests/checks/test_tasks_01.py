@@ -1,5 +1,6 @@
 """Right and wrong attention functions as learners write them: one query, and a batch."""
 
+import itertools
 import math
 
 import numpy as np
@@ -110,6 +111,7 @@ def across(q, k, v):
     return attend(q.reshape(1, B * T, D), k.reshape(1, -1, D), v.reshape(1, -1, v.shape[2])).view(B, T, -1)
 
 
+CALLS = itertools.count()
 BATCH_WRONG = [
     (lambda q, k, v: attend(q, k, v, 1), "the scores are not scaled"),
     (lambda q, k, v: attend(q, k, v, 1 / q.shape[-1]), "the scores are divided by D,"),
@@ -165,6 +167,7 @@ BATCH_WRONG = [
     (lambda q, k, v: attend(q, k, v).relu(), "the numbers differ"),
     (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), "the numbers differ"),
     (lambda q, k, v: F.dropout(attend(q, k, v), 0.1), "each call gives another result"),
+    (lambda q, k, v: attend(q, k, v) + next(CALLS), "each call gives another result"),
     (
         lambda q, k, v: attend(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, 1),
         "cosines are taken",
