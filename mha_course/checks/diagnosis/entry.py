@@ -135,6 +135,8 @@ def _judge(candidate: Callable[..., Any], stated: Stated) -> Verdict:
         except BaseException as error:
             said = words.raised(error, type(candidate))[0]
             return Verdict(False, f"its constructor raises {said}", "", names=("raises",))
+    if isinstance(candidate, nn.DataParallel):
+        candidate = candidate.module  # the wrapper says nothing of its arguments
     return judge(candidate, stated)
 
 

@@ -92,7 +92,7 @@ def linears(module: nn.Module) -> list[Found]:
     return found
 
 
-def attribute(module: nn.Module, name: str) -> Any:
+def attribute(module: Any, name: str) -> Any:
     """An attribute, None if there is none; a module may raise what it likes when asked."""
     try:
         return getattr(module, name, None)
@@ -107,10 +107,17 @@ _COUNTS = {
 }  # fmt: skip
 
 
+def _tellers(module: nn.Module) -> list[Any]:
+    """The layers of a module, then the objects in which a layer keeps its sizes."""
+    layers = list(module.modules())
+    kept = (attribute(layer, name) for layer in layers for name in ("config", "cfg", "args", "hparams"))
+    return [*layers, *(sizes for sizes in kept if sizes is not None and not isinstance(sizes, nn.Module))]
+
+
 def count(module: nn.Module, kind: str) -> int | None:
     """The number of "heads", or of "groups" of keys and values, that an attribute of the module tells."""
     for name in _COUNTS[kind]:
-        for layer in module.modules():
+        for layer in _tellers(module):
             value = attribute(layer, name)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value

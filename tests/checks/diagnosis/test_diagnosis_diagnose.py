@@ -287,3 +287,8 @@ def test_what_the_candidate_prints_is_kept_short(capsys):
 
     assert diagnose(loud).ok
     assert len(capsys.readouterr().out) < 20_000
+
+
+def test_a_wrapper_for_several_devices_is_looked_through():
+    inner = torch.nn.MultiheadAttention(12, 3, batch_first=True)
+    assert diagnose(torch.nn.DataParallel(inner)) == diagnose(inner)

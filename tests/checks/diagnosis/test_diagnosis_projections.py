@@ -1,5 +1,7 @@
 """Which linear maps a module holds, and what their names say they are for."""
 
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -130,3 +132,11 @@ class Hostile(nn.Module):
 def test_a_property_that_raises_counts_as_missing():
     assert attribute(Hostile(), "num_heads") is None
     assert count(Hostile(), "heads") is None
+
+
+def test_a_config_tells_the_number_of_heads():
+    module = torch.nn.Linear(4, 4)
+    module.config = types.SimpleNamespace(n_head=3)
+    assert count(module, "heads") == 3
+    module.n_head = 2
+    assert count(module, "heads") == 2
