@@ -25,7 +25,7 @@ from mha_course.checks import (
 from mha_course.checks.calls import Checked, Outcome, Problem, call, is_refused, reverses_axes
 from mha_course.checks.gradients_of import check_gradients
 from mha_course.checks.hidden_keys import check_hidden
-from mha_course.checks.limit import OutOfTime, time_limit
+from mha_course.checks.limit import ENDLESS_HINTS, OutOfTime, time_limit
 from mha_course.checks.pairs import may_fit, pairs, telling_case
 from mha_course.checks.parting import first_missing, record
 from mha_course.checks.printed import limited_output
@@ -81,7 +81,7 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
                 outcomes.append(call(task, fn, case))
     except OutOfTime:
         where = words.case_sizes(len(outcomes), cases[min(len(outcomes), len(cases) - 1)])
-        return Verdict(False, f"it did not finish within {SECONDS} s", f"it was stopped in {where}", _ENDLESS_HINTS)
+        return Verdict(False, f"it did not finish within {SECONDS} s", f"it was stopped in {where}", ENDLESS_HINTS)
     if all(outcome.error is not None and words.is_stub(outcome.error) for outcome in outcomes):
         return Verdict(False, NOT_ATTEMPTED, "the function raises NotImplementedError")
     expected = [call(task, task.reference, case) for case in cases]
@@ -173,11 +173,6 @@ def _parts(task: Task, fn: Callable[..., Any], case: Case) -> str:
     parting = first_missing(record(lambda: call(task, fn, case)), task.steps(*case.inputs))
     return f"; no known fault fits: {parting.said()}" if parting.differs is not None and parting.said() else ""
 
-
-_ENDLESS_HINTS = (
-    "Look for a loop that never ends: a while whose condition stays true, or a function that calls itself.",
-    "Print a counter inside the loop, and let it stop: a for over range(...) always does.",
-)
 
 _MUTATION_HINTS = (
     "Look for operations that end in an underscore, for +=, *=, /=, and for writing into x[...].",

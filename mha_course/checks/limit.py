@@ -26,6 +26,11 @@ EVERY = 0.1  # seconds from one raise to the next, where the code goes on
 PATIENCE = 5  # raises that leave the code between them alone, so that it can clean up
 LONGEST = 10.0**8  # seconds; timers take no more
 
+ENDLESS_HINTS = (
+    "Look for a loop that never ends: a while whose condition stays true, or a function that calls itself.",
+    "Print a counter inside the loop, and let it stop: a for over range(...) always does.",
+)
+
 
 class OutOfTime(BaseException):
     """Raised in code under a time limit when the time is over; no Exception, so that few catch it."""

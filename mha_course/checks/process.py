@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from mha_course.checks.limit import ENDLESS_HINTS
 from mha_course.checks.printed import limited_output
 from mha_course.checks.verdict import Verdict
 
@@ -132,10 +133,6 @@ _CRASH_HINTS = (
     "Run the file by itself, and print where it is: the last line printed is near the end.",
     "Look for what ends or leaves Python: exit(), os._exit, ctypes, and data larger than the memory.",
 )
-_TIME_HINTS = (
-    "Look for a loop whose condition never becomes false, and for a `while` without a `break`.",
-    "Print the loop's counter, and call the function with small inputs.",
-)
 
 
 def _without_report(ended: _Ended, phase: str, seconds: float) -> Verdict:
@@ -144,7 +141,7 @@ def _without_report(ended: _Ended, phase: str, seconds: float) -> Verdict:
     hints = _CRASH_HINTS
     if ended.code is None:
         limit = START_SECONDS if phase == STARTING else seconds
-        fault, names, hints = f"it did not finish within {limit:g} s", ("endless_loop",), _TIME_HINTS
+        fault, names, hints = f"it did not finish within {limit:g} s", ("endless_loop",), ENDLESS_HINTS
     elif ended.code < 0:
         fault = f"its process ended by signal {_signal(-ended.code)}"
     else:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mha_course.checks import attention_faults
+from mha_course.checks.diagnosis.steps import hide, merge, split
 from mha_course.checks.parting import Step
 
 Array = Float[Tensor, "..."]
@@ -28,16 +29,6 @@ class Fault(NamedTuple):
     hints: tuple[str, str]
 
 
-def split(x: Array, H: int) -> Array:
-    """(B, T, E) -> (B, H, T, D)."""
-    return x.unflatten(-1, (H, -1)).transpose(1, 2)
-
-
-def merge(x: Array) -> Array:
-    """(B, H, T, D) -> (B, T, E)."""
-    return x.transpose(1, 2).flatten(2)
-
-
 def project(query: Array, context: Array, W_q: Array, W_k: Array, W_v: Array) -> Three:
     """Queries (B, T, E) from the query, keys and values (B, S, E) from the context."""
     return query @ W_q, context @ W_k, context @ W_v
@@ -46,11 +37,6 @@ def project(query: Array, context: Array, W_q: Array, W_k: Array, W_v: Array) ->
 def scale(q: Array, k: Array, v: Array) -> float:
     """The factor on the scores, from the split q, k and v."""
     return 1 / math.sqrt(q.shape[-1])
-
-
-def hide(scores: Array, mask: Mask | None, fill: float = -math.inf) -> Array:
-    """Scores with `fill` where the mask is False."""
-    return scores if mask is None else scores.masked_fill(~mask, fill)
 
 
 def built(

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mha_course import positions
+from mha_course import masks, positions
 from mha_course.checks.diagnosis.catalogue import TOP_LEFT
+from mha_course.checks.diagnosis.faults_projections import ADDED
 from mha_course.checks.diagnosis.steps import Array, Inputs, Step, Steps, Weights, add, causal, softmax
 from mha_course.checks.diagnosis.subject import Subject
 
@@ -30,16 +31,9 @@ UPPER_LEFT = Base(
 )
 
 
-def _rotary(pairs: str) -> Base:
-    def turn(x: Tensor) -> Tensor:
-        D, T = x.shape[-1], x.shape[-2]
-        rates = 10000.0 ** (-torch.arange(0, D, 2, dtype=x.dtype) / D)
-        angle = torch.arange(T, dtype=x.dtype)[:, None] * rates
-        a, b = (x[..., : D // 2], x[..., D // 2 :]) if pairs == "halves" else (x[..., ::2], x[..., 1::2])
-        turned = a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()
-        return torch.cat(turned, -1) if pairs == "halves" else torch.stack(turned, -1).flatten(-2)
-
-    which = "in halves (i, i + D/2)" if pairs == "halves" else "in neighbours (2i, 2i + 1)"
+def _rotary(head_dim: int, interleaved: bool) -> Base:
+    turn = positions.Rotary(head_dim, interleaved=interleaved)
+    which = "in neighbours (2i, 2i + 1)" if interleaved else "in halves (i, i + D/2)"
     said = f"it rotates queries and keys by their position, {which}"
     return Base({"use": lambda q, k, v: (turn(q), turn(k), v)}, (said,))
 
@@ -59,9 +53,10 @@ def _capped(cap: float) -> Step:
 
 
 def _window(width: int, both: bool) -> Base:
+    ahead = width - 1 if both else 0
+
     def see(T: int, S: int) -> Tensor:
-        seen = torch.ones(T, S, dtype=torch.bool).triu(S - T - width + 1)
-        return seen.tril(S - T + (width - 1 if both else 0))
+        return masks.band(T, width - 1, ahead, S, alignment="lower_right")
 
     way = "on both sides" if both else "of the past, causal"
     said = f"every position sees a window: itself and {width - 1} positions {way}"
@@ -73,8 +68,7 @@ def _norms(module: nn.Module, width: int) -> list[nn.Module]:
     return [m for m in kinds if sum(p.numel() for p in m.parameters()) in (0, width, 2 * width)]
 
 
-def _residual(merged: Array, w: Weights, x: Inputs) -> Array:
-    return (merged if w.o is None else w.o(merged)) + x.query
+_residual = ADDED.changes["finish"]
 
 
 def _after(norm: nn.Module) -> Base:
@@ -114,7 +108,7 @@ def bases(subject: Subject, stated_causal: bool | None) -> Iterator[Base]:
         for norm in _norms(subject.fn, subject.width):  # type: ignore[arg-type]
             extras += [_after(norm), _before(norm, True), _before(norm, False)]
     if subject.head_dim % 2 == 0:
-        extras += [_rotary("halves"), _rotary("neighbours")]
+        extras += [_rotary(subject.head_dim, interleaved) for interleaved in (False, True)]
     extras.append(Base({"add": _alibi}, ("it adds a bias that falls with the distance of positions, ALiBi",)))
     zero = "its softmax has one more key with score 0 and value 0, so that a row can sum to less than 1"
     extras.append(Base({"normalize": _with_zero_key}, (zero,)))
@@ -126,6 +120,3 @@ def bases(subject: Subject, stated_causal: bool | None) -> Iterator[Base]:
     if stated_causal is None:
         longest = max(sizes.T for sizes in subject.sizes().values())
         yield from (_window(width, both) for width in range(1, longest) for both in (False, True))
-
-
-__all__ = ["CAUSAL", "PLAIN", "Base", "bases", "kinds"]

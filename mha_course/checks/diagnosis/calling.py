@@ -120,7 +120,7 @@ def signature(fn: Callable[..., Any], is_function: bool) -> Signature:
         if role == "mask":
             masks.append(p)
         elif role and (needed or (role != "query" and p.default is None)):
-            inputs.append(Argument("" if p.kind is p.POSITIONAL_ONLY else p.name, role))
+            inputs.append(Argument(_keyword(p), role))
         elif needed:
             unknown.append(p)
     if unknown and not inputs:

@@ -1,4 +1,4 @@
-"""How a candidate behaves beside its numbers: chance, state, its inputs, gradients, float16, rows that see nothing."""
+"""How a candidate behaves beside its numbers: chance, state, what it changes, gradients."""
 
 import random
 from collections.abc import Callable
@@ -16,13 +16,15 @@ from mha_course.checks.diagnosis.search import Match
 from mha_course.checks.diagnosis.steps import Inputs
 from mha_course.checks.diagnosis.subject import Outcome, Subject
 
-_DROPS = {
-    torch.dropout: 1,
-    torch.nn.functional.dropout: 1,
-    torch.nn.functional.dropout1d: 1,
-    torch.nn.functional.dropout2d: 1,
-    torch.feature_dropout: 1,
-}
+_DROPS = frozenset(
+    (
+        torch.dropout,
+        torch.nn.functional.dropout,
+        torch.nn.functional.dropout1d,
+        torch.nn.functional.dropout2d,
+        torch.feature_dropout,
+    )
+)
 
 
 class NoDropout(TorchFunctionMode):
@@ -36,7 +38,8 @@ class NoDropout(TorchFunctionMode):
         if func is torch.nn.functional.scaled_dot_product_attention:
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])
-            kwargs.pop("dropout_p", None) if len(args) > 4 else kwargs.update(dropout_p=0.0)
+            else:
+                kwargs["dropout_p"] = 0.0
         return func(*args, **kwargs)
 
 
@@ -47,8 +50,8 @@ class Finding(NamedTuple):
     evidence: str
 
 
-def _fault(name: str, said: str, *hints: str) -> Fault:
-    return Fault(name, said, {}, (hints[0], hints[1]))
+def _fault(name: str, said: str, where: str, what: str) -> Fault:
+    return Fault(name, said, {}, (where, what))
 
 
 IN_EVAL = _fault(
@@ -81,8 +84,6 @@ CHANGES_WEIGHTS = _fault(
     "Compare its state_dict before and after a call.",
     "Only the optimizer changes parameters: let forward read them.",
 )
-
-
 CUT = _fault(
     "gradient_cut",
     "no gradient passes: its result knows nothing of its input",
@@ -100,8 +101,7 @@ def _same(a: Outcome, b: Outcome) -> bool:
 
 def before(subject: Subject, form: Form) -> Finding | None:
     """What must hold before numbers can be compared: no chance, no state."""
-    name = "even" if "even" in subject.sizes() else next(iter(subject.sizes()))
-    x, first = subject.outcome(form, name)
+    x, first = subject.outcome(form, "even")
     parameters = _parameters(subject.fn)
     again = subject.call(form, x, neutral=True)
     if not _equal(parameters, _parameters(subject.fn)):
@@ -118,7 +118,7 @@ def before(subject: Subject, form: Form) -> Finding | None:
         with NoDropout():
             calm = [subject.call(form, x, neutral=True) for _ in range(2)]
         return Finding(IN_EVAL if _same(*calm) else CHANCE, _moved(first, again))
-    other = subject.inputs(subject.sizes()[name], form.layout, seed=7)
+    other = subject.inputs(subject.sizes()["even"], form.layout, seed=7)
     subject.call(form, other, neutral=True)
     last = subject.call(form, x, neutral=True)
     if not _same(first, last):
@@ -173,13 +173,9 @@ def forgets(subject: Subject, match: Match) -> Finding | None:
 def stale(subject: Subject, match: Match, axes: str) -> Finding | None:
     """Whether a fresh copy of the candidate is right where the one that was called before is not."""
     fresh = Subject(subject.original, subject.heads())
-    for name in fresh.sizes():
-        x, got = fresh.outcome(match.form, name, axes=axes)
-        if got.out is None:
-            return None
-        if not search.equal(got.out, subject.reference(match.reading, x, match.changes), search.LOOSE):
-            return None
-        break
+    x, got = fresh.outcome(match.form, next(iter(fresh.sizes())), axes=axes)
+    if got.out is None or not search.equal(got.out, subject.reference(match.reading, x, match.changes), search.LOOSE):
+        return None
     return Finding(STATE, "a fresh copy of it is right in the call in which this one is not")
 
 

@@ -109,7 +109,7 @@ def _kind(subject: Subject, match: Match, fn: nn.Module, p: float | None) -> str
     spread = (of_head.amax(-1) - of_head.amin(-1)).max().item()
     if spread < 1e-6:
         mean = of_head.mean().item()
-        return "not rescaled" if mean < 0.8 and (p is not None) else "weights"
+        return "not rescaled" if p is not None and mean < 0.8 else "weights"
     if p is not None and _is_of(of_head, (0.0, 1 / (1 - p))):
         return "output"
     return "values" if of_head.mean().item() > 0.3 else "output"

@@ -44,8 +44,7 @@ def empty_rows(subject: Subject, match: Match) -> str:
     """What becomes of a row that may attend to nothing, "" if it gives 0 as the course's attention."""
     if not subject.how.takes_mask:
         return ""
-    name = "even" if "even" in subject.sizes() else next(iter(subject.sizes()))
-    x = subject.inputs(subject.sizes()[name], match.form.layout, axes=match.form.axes)
+    x = subject.inputs(subject.sizes()["even"], match.form.layout, axes=match.form.axes)
     assert x.mask is not None
     mask = x.mask.clone()
     if match.form.axes == "B S":

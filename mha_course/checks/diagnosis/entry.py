@@ -12,7 +12,7 @@ from mha_course.checks import words
 from mha_course.checks.diagnosis import calling, conduct, dropout, edges, report, stress
 from mha_course.checks.diagnosis.catalogue import CAUSAL_MISSING, FAULTS, TOP_LEFT
 from mha_course.checks.diagnosis.judge import Stated, judge
-from mha_course.checks.limit import OutOfTime, time_limit
+from mha_course.checks.limit import ENDLESS_HINTS, OutOfTime, time_limit
 from mha_course.checks.printed import limited_output
 from mha_course.checks.random_state import own_random_state
 from mha_course.checks.verdict import Verdict
@@ -22,10 +22,6 @@ _WIDTHS = ("embed_dim", "d_model", "model_dim", "dim_model", "dim", "emb_dim", "
            "channels", "n_state", "k", "in_features")  # fmt: skip
 _HEADS = ("num_heads", "n_heads", "n_head", "nheads", "nhead", "heads", "h", "H", "num_attention_heads", "head_count")
 EMBED_DIM, NUM_HEADS = 18, 3
-_ENDLESS = (
-    "Look for a loop whose condition never becomes false.",
-    "Count the rounds of each loop by a range, or let the condition change in every round.",
-)
 
 
 def _built(cls: type[nn.Module]) -> nn.Module:
@@ -110,7 +106,7 @@ def diagnose(
                 return _judge(candidate, stated)
         except OutOfTime:
             said = f"it did not finish within {seconds:g} s"
-            return Verdict(False, said, "", _ENDLESS, names=("endless_loop",))
+            return Verdict(False, said, "", ENDLESS_HINTS, names=("endless_loop",))
 
 
 def faults() -> dict[str, str]:

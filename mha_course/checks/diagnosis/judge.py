@@ -183,18 +183,16 @@ def _with_mask(subject: Subject, core: Match, stated: Stated) -> Match | Verdict
         stronger.append((form, cases))
     if not tried:
         return report.no_mask(subject, refused, core, stated)
-    for tolerance in (EXACT, LOOSE):
-        for form, cases in tried if tolerance == LOOSE else []:
-            if search.reproduces(core._replace(form=form), cases, tolerance):
-                return core._replace(form=form)
-        found = _mask_fault(subject, core, tried, tolerance)
-        if found is not None:
-            return found
+    loosely = (core._replace(form=form) for form, cases in tried
+               if search.reproduces(core._replace(form=form), cases, LOOSE))  # fmt: skip
+    found = _mask_fault(subject, core, tried, EXACT) or next(loosely, None) or _mask_fault(subject, core, tried, LOOSE)
+    if found is not None:
+        return found
     for form, _ in tried if not core.faults else []:
         finding = conduct.stale(subject, core._replace(form=form), form.axes)
         if finding is not None:
             return report.found(finding)
-    return report.unknown_mask(subject, core, tried, stated)
+    return report.unknown_mask(subject, core, tried)
 
 
 def _mask_fault(subject: Subject, core: Match, tried: _Forms, tolerance: float) -> Match | None:

@@ -159,12 +159,8 @@ def _evidence(subject: Subject, match: Match) -> str:
         if form != match.form:
             continue
         if got.out is None:
-            if not said:
-                said = (
-                    f"it raises {words.raised(got.error, subject.original)[0]}, {_sizes(subject, x)}"
-                    if got.error
-                    else ""
-                )
+            if not said and got.error is not None:
+                said = f"it raises {words.raised(got.error, subject.original)[0]}, {_sizes(subject, x)}"
             continue
         try:
             out = subject.reference(right.reading, x, right.changes).out
@@ -181,16 +177,14 @@ def unknown(subject: Subject, accepted: Sequence[tuple[Form, Sequence[Case]]]) -
     _, cases = accepted[0]
     case = next(case for case in cases if case.got.out is not None)
     assert case.got.out is not None
-    for name, bad in (("NaN", case.got.out.isnan()), ("infinite", case.got.out.isinf())):
+    for what, which, bad in (("NaN", "NaN", case.got.out.isnan()), ("infinity", "infinite", case.got.out.isinf())):
         if bad.any():
-            seen = f"{int(bad.sum())} of {bad.numel()} numbers are {name}, {_sizes(subject, case.x)}"
+            seen = f"{int(bad.sum())} of {bad.numel()} numbers are {which}, {_sizes(subject, case.x)}"
             hints = (
                 "Print what each step makes: which is the first that holds NaN or infinity?",
                 "Look for a square root or a logarithm of negative numbers, for 0 / 0, and for rows without a key.",
             )
-            return Verdict(
-                False, f"its result holds {'NaN' if name == 'NaN' else 'infinity'}", seen, hints, ("returns_nan",)
-            )
+            return Verdict(False, f"its result holds {what}", seen, hints, ("returns_nan",))
     if subject.others:
         names = ", ".join(subject.others[:4])
         reason = f"beside four projections it has {names}, and its numbers are those of no attention that is known here"
@@ -225,7 +219,7 @@ def parts(subject: Subject, form: Form, x: Inputs, right: Trace) -> str:
     return parting.first_missing(recorded, steps).said()
 
 
-def unknown_mask(subject: Subject, core: Match, tried: Sequence[tuple[Form, Sequence[Case]]], stated: Any) -> Verdict:
+def unknown_mask(subject: Subject, core: Match, tried: Sequence[tuple[Form, Sequence[Case]]]) -> Verdict:
     """Right without a mask, and nothing reproduces the numbers with one."""
     _, cases = tried[0]
     case = next(case for case in cases if case.got.out is not None)

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from mha_course import masks
 
 Array = Float[Tensor, "..."]
 Mask = Bool[Tensor, "..."]
@@ -206,4 +207,4 @@ def _middle(x: Inputs, q: Array, k: Array, v: Array, step: Steps) -> tuple[Any, 
 
 def causal(T: int, S: int) -> Mask:
     """Key s is seen from query t if s <= t + S - T."""
-    return torch.ones(T, S, dtype=torch.bool).tril(S - T)
+    return masks.causal(T, S, alignment="lower_right")

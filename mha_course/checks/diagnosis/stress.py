@@ -51,7 +51,7 @@ UNLIKE = Fault(
 FAULTS = (OVERFLOW, LEAK)
 
 
-def _found(subject: Subject, match: Match, cases: Sequence[Case], faults: Sequence[Fault]) -> Fault | None:
+def _found(match: Match, cases: Sequence[Case], faults: Sequence[Fault]) -> Fault | None:
     for fault in faults:
         one = match._replace(faults=(fault,))
         if search.reproduces(one, cases, LOOSE):
@@ -70,9 +70,7 @@ def long(subject: Subject, match: Match) -> Finding | None:
     trace = subject.reference(match.reading, x, match.changes)
     if search.equal(got.out, trace, LOOSE):
         return None
-    fault = _found(subject, match, [Case(x, got)], (*TILED, *search.candidates(subject)))
-    if fault is None:
-        fault = UNLIKE
+    fault = _found(match, [Case(x, got)], (*TILED, *search.candidates(subject))) or UNLIKE
     gap = (got.out - trace.out).abs().nan_to_num(0).max().item()
     return Finding(fault, f"largest difference {gap:.2g}, in a call with S = {LONG}")
 
@@ -116,7 +114,7 @@ def weak(subject: Subject, match: Match) -> Finding | None:
     got = subject.call(match.form, x)
     if got.out is None or search.equal(got.out, subject.reference(match.reading, x, match.changes), LOOSE):
         return None
-    fault = _found(subject, match, [Case(x, got)], [one for one in MASK if one.name == "mask_fill_weak"])
+    fault = _found(match, [Case(x, got)], [one for one in MASK if one.name == "mask_fill_weak"])
     return None if fault is None else Finding(fault, f"in a call with queries {TENS:g} times larger")
 
 
@@ -168,7 +166,7 @@ def leaks(subject: Subject, match: Match) -> tuple[Finding | None, str]:
         finding = Finding(
             LEAK, f"with hidden tokens {factor:g} times as large, {int((a != b).any(-1).sum())} rows move"
         )
-        fault = _found(subject, match, [Case(moved, got)], MASK)
+        fault = _found(match, [Case(moved, got)], MASK)
         if fault is None and factor == LARGE:
             return None, SPOILED
         return finding._replace(fault=fault or LEAK), ""
@@ -186,7 +184,7 @@ def grouped(subject: Subject, match: Match) -> Finding | None:
     got = subject.call(match.form, x, neutral=True)
     if got.out is None:
         return None
-    if _found(subject, match, [Case(x, got)], (TILED_HEADS,)) is None:
+    if _found(match, [Case(x, got)], (TILED_HEADS,)) is None:
         return None
     return Finding(TILED_HEADS, "in a call with 6 query heads and 2 key and value heads")
 
@@ -200,10 +198,10 @@ def biased(subject: Subject, match: Match) -> Finding | None:
     x, got = subject.outcome(form, name, axes=form.axes, seed=17, bias=True)
     if got.out is None:
         return None
-    if _found(subject, match, [Case(x, got)], (BIAS,)) is None:
+    if _found(match, [Case(x, got)], (BIAS,)) is None:
         return None
-    right = subject.reference(match.reading, x, match.changes).out
-    if search.equal(got.out, subject.reference(match.reading, x, match.changes), LOOSE):
+    right = subject.reference(match.reading, x, match.changes)
+    if search.equal(got.out, right, LOOSE):
         return None
-    gap = (got.out - right).abs().nan_to_num(0).max().item()
+    gap = (got.out - right.out).abs().nan_to_num(0).max().item()
     return Finding(BIAS, f"largest difference {gap:.2g}, with an additive mask of finite numbers")

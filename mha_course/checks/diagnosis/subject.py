@@ -33,7 +33,6 @@ class Sizes(NamedTuple):
     B: int
     T: int
     S: int
-    note: str = ""
 
 
 class Subject:
@@ -122,11 +121,11 @@ class Subject:
         B = 3 if H == 2 else 2
         taken = {B, H, self.D, *self._widths()}
         T, S = [p for p in _PRIMES if p not in taken][:2]
-        cases = {"uneven": Sizes(B, T, S), "even": Sizes(B, T, T, "T = S")}
+        cases = {"uneven": Sizes(B, T, S), "even": Sizes(B, T, T)}
         if not self.how.crosses:
             del cases["uneven"]
         if 1 < H <= 8 and B != H:
-            cases["square"] = Sizes(H, T, T, "B = H")
+            cases["square"] = Sizes(H, T, T)
         return cases
 
     def _widths(self) -> tuple[int, int, int]:
@@ -145,7 +144,7 @@ class Subject:
 
     def inputs(self, sizes: Sizes, layout: str, *, axes: str = "", seed: int = 0, bias: bool = False) -> Inputs:
         """Draw inputs, with a mask of these axes if there are any."""
-        B, T, S = sizes[:3]
+        B, T, S = sizes
         generator = torch.Generator().manual_seed(seed)
 
         def draw(*shape: int) -> Tensor:

@@ -178,7 +178,7 @@ def test_a_memo_keeps_errors():
 def test_rotary_is_the_course_rotary_in_its_own_pairing(pairing, which):
     q, k, v = heads()
     rotary = positions.Rotary(D, interleaved=which == "neighbours")
-    base = bases._rotary(pairing)
+    base = bases._rotary(D, pairing == "neighbours")
     got = run(Inputs(q, k, v), None, base.changes).out
     expected = attention(rotary(q), rotary(k), v)
     assert torch.allclose(got, expected, 1e-6, 1e-6) == (pairing == which)
