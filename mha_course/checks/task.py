@@ -109,6 +109,8 @@ class Task:
             of a measurement, which may well be taken without a graph.
         hidden: called as hidden(factor, *inputs): inputs with one hidden key replaced, times factor, and which
             entries of the first result do not see it, as a bool tensor that broadcasts to that result.
+        tiles: a case in which T, S and block are so far apart that tiles of the scores and all of them are told
+            apart by their size; None if scores may be held as they come.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Task:
     steps: Callable[..., Sequence[tuple[Any, ...]]] | None = None
     gradients: bool = True
     hidden: Callable[..., tuple[tuple[Any, ...], Tensor]] | None = None
+    tiles: Case | None = None
 
 
 def draw(seed: int, *shapes: tuple[int, ...]) -> tuple[Float[Tensor, "..."], ...]:

@@ -23,6 +23,7 @@ NAMES = (
     *("split_heads", "merge_heads", "multi_head", "cross_attention"),
     *("pre_norm_block", "lost_skips"),
     *("leak_probe", "repaired_weights"),
+    *("merge_blocks", "tiled_attention"),
 )
 TASKS = [engine._TASKS[name] for name in NAMES]
 STUB = "not attempted yet"
@@ -34,7 +35,7 @@ def test_names():
 
 @pytest.mark.unchecked
 def test_bad_arguments():
-    known = "'nonsense'; there are softmax, one_query, .*, repaired_weights$"
+    known = "'nonsense'; there are softmax, one_query, .*, tiled_attention$"
     with pytest.raises(ValueError, match=known):
         check("nonsense", print)
     with pytest.raises(TypeError, match="fn must be a function, got Tensor"):

@@ -1,0 +1,111 @@
+"""How many scores a solution holds at once, once its numbers are right: tiles of them, or all."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mha_course.checks import words
+from mha_course.checks.calls import Checked, Problem
+from mha_course.checks.limit import OutOfTime
+from mha_course.checks.task import Case, Task
+
+_PRODUCTS = {"mm", "bmm", "mv", "addmm", "baddbmm", "addmv"}
+
+_ALL = "the numbers are right, but all T x S scores are held at once"
+_ALL_HINTS = (
+    "Print the shape of every product of queries and keys, and count the tiles that a list keeps.",
+    "Cut the keys before the product, and let go of a tile once its share is in the sum and in the output.",
+)
+_ROWS = "the numbers are right, but whole rows of scores are held at once: the keys are not cut into blocks"
+_ROWS_HINTS = (
+    "Print the shape of every product of queries and keys: how many keys are in it?",
+    "Cut the keys and the values into blocks, and carry maximum, sum and output from one block to the next.",
+)
+_WIDE = "the numbers are right, but the tiles are not block keys wide"
+_WIDE_HINTS = (
+    "Print how many keys each of your blocks holds: chunk(n) makes n pieces, split(n) pieces of n.",
+    "block is the number of keys in one block: step through the keys by block.",
+)
+
+
+class Held(TorchDispatchMode):
+    """Counts the numbers that are held in tensors made while it is on, and notes the products.
+
+    What one operation of PyTorch makes and drops inside itself is not seen.
+
+    Attributes:
+        most: the most numbers that were there at the same time, without the inputs.
+        products: the shapes of all products.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether PyTorch's compiler is loaded to keep off this mode: it takes seconds, and nothing is compiled."""
+        return False
+
+    def __init__(self, inputs: Iterable[Any]) -> None:
+        super().__init__()
+        self.most = 0
+        self.products: set[tuple[int, ...]] = set()
+        self._given = {_storage(x).cdata: _storage(x) for x in inputs if isinstance(x, Tensor)}
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Carry out an operation, and count what it gives."""
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and x.layout == torch.strided:
+                self._count(x)
+                if func.overloadpacket.__name__ in _PRODUCTS:
+                    self.products.add(tuple(x.shape))
+        return result
+
+    def _count(self, x: Tensor) -> None:
+        reference = _storage(x)
+        if reference.cdata in self._given:
+            return
+        self._live = {key: one for key, one in self._live.items() if not one[0].expired()}
+        self._live[reference.cdata] = (reference, x.untyped_storage().nbytes() // x.element_size())
+        self.most = max(self.most, sum(numbers for _, numbers in self._live.values()))
+
+
+def _storage(x: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(x.untyped_storage())
+
+
+def check_held(task: Task, fn: Callable[..., Any], cases: tuple[Case, ...]) -> Checked:
+    """Call a solution once more, and see whether it holds more than tiles of the scores."""
+    if task.tiles is None:
+        return Checked()
+    inputs = [x.clone() if isinstance(x, Tensor) else x for x in task.tiles.inputs]
+    held = Held(inputs)
+    try:
+        with held:
+            fn(*inputs)
+    except (KeyboardInterrupt, OutOfTime):
+        raise
+    except BaseException:  # right in every case: what fails under the count alone is no fault
+        return Checked()
+    problem = _problem(held, task.tiles)
+    return Checked(problem)
+
+
+def _problem(held: Held, case: Case) -> Problem | None:
+    T, S, block = (case.sizes[name] for name in ("T", "S", "block"))
+    widest = max(held.products, key=lambda shape: (max(shape, default=0), math.prod(shape)), default=())
+    where = f"T, S, block = {T}, {S}, {block}"
+    product = f"a product of shape {words.shape_in_letters(widest, case.sizes, ())} is made, with {where}"
+    if S in widest and math.prod(widest) < T * S:
+        return Problem(_ROWS, product, _ROWS_HINTS)
+    if held.most >= T * S:
+        seen = f"{held.most} numbers are held at the same time: T x S = {T * S}, T x block = {T * block}, with {where}"
+        return Problem(_ALL, seen, _ALL_HINTS)
+    if max(widest, default=0) > max(T, block):
+        return Problem(_WIDE, product, _WIDE_HINTS)
+    return None
