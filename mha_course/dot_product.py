@@ -69,16 +69,11 @@ def attention(
 
     Source: Vaswani et al. 2017, equation 1: Q, K, V are q, k, v; d_k is D, d_v is Dv.
     """
-    _check_inputs(q, k, v)
-    shape = (*q.shape[:-1], k.shape[-2])
-    check_addend("mask", mask, shape, q)
-    check_addend("score_bias", score_bias, shape, q)
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else check_number("scale", scale)
-    if not abs(scale) <= sys.float_info.max:
-        raise ValueError(f"scale must be finite, got {scale}")
-    scale = float(scale)
-    if not 0 <= check_number("dropout_p", dropout_p) <= 1:
-        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
+    check_tensors(q, k, v)
+    if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        raise ValueError(f"q, k and v must have the same leading sizes, got {_shapes(q, k, v)}")
+    _check_rest(q, k, mask, score_bias, scale, dropout_p)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
 
     # Scaling q before the product keeps float16 scores in range.
     scores = (q * scale) @ k.transpose(-2, -1)  # (..., T, S)
@@ -101,7 +96,43 @@ def _softmax_or_zero(scores: Float[Tensor, "*batch T S"]) -> Float[Tensor, "*bat
     return weights.masked_fill(sees_nothing, 0.0)
 
 
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
+def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise unless q, k and v are (B, H, T, D), (B, Hkv, S, D) and (B, Hkv, S, Dv), and Hkv divides H."""
+    check_tensors(q, k, v)
+    for name, x, axes in (("q", q, "(B, H, T, D)"), ("k", k, "(B, Hkv, S, D)"), ("v", v, "(B, Hkv, S, Dv)")):
+        if x.ndim != 4:
+            raise ValueError(f"{name} must have four axes {axes}, got {_sizes(x)}")
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        raise ValueError(f"q, k and v must have one batch size B, got {_shapes(q, k, v)}")
+    H, Hkv = q.shape[1], k.shape[1]
+    if v.shape[1] != Hkv:
+        raise ValueError(f"k and v must have one number of heads Hkv, got {_shapes(q, k, v)}")
+    if H != Hkv and (Hkv == 0 or H % Hkv):
+        raise ValueError(f"the heads of k and v, Hkv, must divide those of q, H, got {_shapes(q, k, v)}")
+
+
+def check_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    score_bias: Tensor | None,
+    scale: float | None,
+    is_causal: bool,
+    dropout_p: float,
+) -> None:
+    """Raise unless a function with the signature of `tiled.attention` may be called so."""
+    check_heads(q, k, v)
+    _check_rest(q, k, mask, score_bias, scale, dropout_p)
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, got {type(is_causal).__name__}")
+    T, S = q.shape[2], k.shape[2]
+    if is_causal and T != S:
+        raise ValueError(f"is_causal needs T = S, got T = {T} and S = {S}: pass mask=causal(T, S, alignment=...)")
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise for what is wrong with types, lengths and widths, whatever the leading sizes."""
     named = {"q": q, "k": k, "v": v}
     for name, x in named.items():
         if not isinstance(x, Tensor):
@@ -121,10 +152,18 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q and k must have one width D, got q {_sizes(q)} and k {_sizes(k)}")
     if v.shape[-2] != k.shape[-2]:
         raise ValueError(f"k and v must have one length S, got k {_sizes(k)} and v {_sizes(v)}")
-    if not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-        raise ValueError(
-            f"q, k and v must have the same leading sizes, got q {_sizes(q)}, k {_sizes(k)} and v {_sizes(v)}"
-        )
+
+
+def _check_rest(
+    q: Tensor, k: Tensor, mask: Tensor | None, score_bias: Tensor | None, scale: float | None, dropout_p: float
+) -> None:
+    shape = (*q.shape[:-1], k.shape[-2])
+    check_addend("mask", mask, shape, q)
+    check_addend("score_bias", score_bias, shape, q)
+    if scale is not None and not abs(check_number("scale", scale)) <= sys.float_info.max:
+        raise ValueError(f"scale must be finite, got {scale}")
+    if not 0 <= check_number("dropout_p", dropout_p) <= 1:
+        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
 
 
 def check_addend(name: str, x: Tensor | None, shape: tuple[int, ...], q: Tensor) -> None:
@@ -154,3 +193,7 @@ def check_number(name: str, x: float) -> float:
 
 def _sizes(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"q {_sizes(q)}, k {_sizes(k)} and v {_sizes(v)}"

@@ -1,7 +1,6 @@
 """Attention on a kernel of your choice, with the meaning that attention has everywhere in this package."""
 
 import math
-import sys
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,7 +10,7 @@ from torch.nn.attention import sdpa_kernel
 
 from mha_course.backends.refusal import NO_REASON, Refused, check_backend, forced
 from mha_course.backends.support import LEARNED, supported_for
-from mha_course.dot_product import check_addend, check_number
+from mha_course.dot_product import check_call
 from mha_course.masks import causal
 
 KNOWN_ZERO = ("cpu",)  # devices whose kernels give 0 in a row that sees nothing
@@ -63,21 +62,9 @@ def attention(
         Refused: the kernel does not take the call; it is a RuntimeError.
     """
     kernel = check_backend(backend)
-    check_qkv(q, k, v)
-    shape = (*q.shape[:3], k.shape[2])
-    check_addend("mask", mask, shape, q)
-    check_addend("score_bias", score_bias, shape, q)
-    if scale is not None and not abs(check_number("scale", scale)) <= sys.float_info.max:
-        raise ValueError(f"scale must be finite, got {scale}")
-    if not isinstance(is_causal, bool):
-        raise TypeError(f"is_causal must be True or False, got {type(is_causal).__name__}")
-    if is_causal and shape[2] != shape[3]:
-        raise ValueError(f"is_causal needs T = S, got T = {shape[2]} and S = {shape[3]}: pass mask=causal(T, S, ...)")
-    if not 0 <= check_number("dropout_p", dropout_p) <= 1:
-        raise ValueError(f"dropout_p must lie in [0, 1], got {dropout_p}")
-
+    check_call(q, k, v, mask, score_bias, scale, is_causal, dropout_p)
     if is_causal and not (mask is None and score_bias is None):  # "math" takes no mask besides is_causal
-        past = causal(shape[2], device=q.device)
+        past = causal(q.shape[2], device=q.device)
         mask, is_causal = past if mask is None else mask & past, False
     added = mask
     if score_bias is not None:
@@ -99,30 +86,6 @@ def attention(
         takers = tuple(name for name in others.works if name != backend)
         raise Refused(backend, LEARNED if learned else refused.reason, takers) from refused
     return out if sees_nothing is None else out.masked_fill(sees_nothing, 0.0)
-
-
-def check_qkv(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise unless q, k and v are floating point tensors (B, H, T, D), (B, Hkv, S, D), (B, Hkv, S, Dv)."""
-    for name, x in {"q": q, "k": k, "v": v}.items():
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if not x.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {x.dtype}")
-        if x.dtype != q.dtype:
-            raise TypeError(f"{name} must have the type of q, {q.dtype}, got {x.dtype}")
-        if x.ndim != 4:
-            raise ValueError(f"{name} must have four axes (B, heads, length, width), got {tuple(x.shape)}")
-        if x.device != q.device:
-            raise ValueError(f"{name} must be on q's device, {q.device}, got {x.device}")
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
-    if not q.shape[0] == k.shape[0] == v.shape[0]:
-        raise ValueError(f"q, k and v must have one batch size B, got {shapes}")
-    if not q.shape[3] == k.shape[3] >= 1:
-        raise ValueError(f"q and k must have one width D of at least 1, got {shapes}")
-    if k.shape[2] != v.shape[2]:
-        raise ValueError(f"k and v must have one length S, got {shapes}")
-    if k.shape[1] != v.shape[1] or (q.shape[1] != k.shape[1] and (k.shape[1] == 0 or q.shape[1] % k.shape[1])):
-        raise ValueError(f"k and v must have one number of heads that divides that of q, got {shapes}")
 
 
 def _without_empty_rows(added: Tensor) -> tuple[Tensor, Tensor]:

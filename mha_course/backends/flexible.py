@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mha_course.backends.attend import check_qkv
-from mha_course.dot_product import check_number
+from mha_course.dot_product import check_heads, check_number
 
 
 def flex(
@@ -58,7 +57,7 @@ def flex(
     """
     from torch.nn.attention import flex_attention as torch_flex
 
-    check_qkv(q, k, v)
+    check_heads(q, k, v)
     T, S = q.shape[2], k.shape[2]
     if S == 0:
         raise ValueError(f"k must have a length S of at least 1 in FlexAttention, got {tuple(k.shape)}")

@@ -7,5 +7,6 @@ from mha_course.explorers._heads import heads
 from mha_course.explorers._masks import masks
 from mha_course.explorers._positions import positions
 from mha_course.explorers._scaling import scaling
+from mha_course.explorers._tiles import tiles
 
-__all__ = ["clinic", "collapse", "geometry", "heads", "masks", "positions", "scaling"]
+__all__ = ["clinic", "collapse", "geometry", "heads", "masks", "positions", "scaling", "tiles"]

@@ -1,6 +1,5 @@
 """Explorer `heads`: split features into heads and merge them again, in the right and in the wrong way."""
 
-from collections.abc import Iterable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -10,18 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.path import Path
-from matplotlib.textpath import TextPath
-from matplotlib.transforms import Affine2D
 from numpy import ndarray
 from torch import Tensor
 
 from mha_course import plots
 from mha_course.dot_product import attention
 from mha_course.explorers.base import Choice, Explorer, Readout, Slider
+from mha_course.plots.written import Font, outlines, written
 
 TOKENS, WIDTH = "abcdef", 8  # T tokens, E features
 T = len(TOKENS)
@@ -46,7 +42,7 @@ CELL = (34, 20)
 GAPS = {"BTE": (0, 0), "BTHD": (3, 6), "BHTD": (12, 0)}  # between heads and between tokens: the outer axis apart
 LEFTS, TOP = (30, 440), 64  # of the two grids
 WEIGHTS_LEFT, WEIGHTS_TOPS, WEIGHT = 118, (276, 374), 15
-LABEL, TITLE, CODE = (9, "DejaVu Sans", "middle"), (11, "DejaVu Sans", "left"), (10, "DejaVu Sans Mono", "left")
+TITLE, CHOSEN, CODE = Font(11, origin="left"), Font(10, origin="left"), Font(10, "DejaVu Sans Mono", "left")
 
 
 class Step(NamedTuple):
@@ -105,10 +101,10 @@ def draw(figure: Figure, state: State) -> None:
         grid.labels.set(offsets=corners + np.array(CELL) / 2, facecolor=INKS[owners])
         pieces = corners[state.token * WIDTH : (state.token + 1) * WIDTH : D]
         frames.append(_boxes(pieces, (D * CELL[0], CELL[1])))
-        grid.title.set_paths(_words((f"{title}: {step.shape}",), TITLE))
-        grid.code.set_paths(_words((step.code,), CODE))
+        grid.title.set_paths(outlines((f"{title}: {step.shape}",), TITLE))
+        grid.code.set_paths(outlines((step.code,), CODE))
     _label(parts, shown, state.heads)
-    parts.rows.set_paths(_words(PLACES if state.split == WRONG and "H" in shown.axes else TOKENS))
+    parts.rows.set_paths(outlines(PLACES if state.split == WRONG and "H" in shown.axes else TOKENS))
 
     size, pitch = ((WEIGHT, WEIGHT), 9 * WEIGHT) if state.heads < 8 else ((10, WEIGHT), 85)
     lefts = WEIGHTS_LEFT + pitch * np.arange(state.heads)
@@ -120,7 +116,7 @@ def draw(figure: Figure, state: State) -> None:
         frames.append(_boxes(rows[way.tokens == state.token], ((1 + T) * size[0], WEIGHT)))
         if name == state.split:
             parts.chosen.set_offsets((8, top + 3.9 * WEIGHT))
-    parts.weighed.set(paths=_words(HEADS[: state.heads]), offsets=_points(lefts + 3.5 * size[0], WEIGHTS_TOPS[0] - 9))
+    parts.weighed.set(paths=outlines(HEADS[: state.heads]), offsets=_points(lefts + 3.5 * size[0], WEIGHTS_TOPS[0] - 9))
     parts.frames.set_verts(np.concatenate(frames))
 
 
@@ -237,7 +233,7 @@ def _label(parts: SimpleNamespace, step: Step, H: int) -> None:
     shown, width = H * ("H" in step.axes), WIDTH // H * CELL[0]
     xs = LEFTS[0] + np.arange(shown) * (width + between_heads) + width / 2
     names = HEADS[:shown] if H < WIDTH else ("head 0", *map(str, range(1, shown)))[:shown]
-    parts.heads.set(paths=_words(names), offsets=_points(xs, TOP - 9))
+    parts.heads.set(paths=outlines(names), offsets=_points(xs, TOP - 9))
 
 
 def _lay_out(figure: Figure) -> SimpleNamespace:
@@ -254,11 +250,11 @@ def _lay_out(figure: Figure) -> SimpleNamespace:
         ax.text(8, top + 2.9 * WEIGHT, f"{name} split", fontsize=10)
     return SimpleNamespace(
         grids=[_grid(ax, left) for left in LEFTS],
-        rows=_written(ax, tuple(TOKENS)),
-        heads=_written(ax, HEADS),
+        rows=written(ax, tuple(TOKENS)),
+        heads=written(ax, HEADS),
         ways=[SimpleNamespace(owners=_cells(ax), weights=_cells(ax)) for _ in WEIGHTS_TOPS],
-        chosen=_written(ax, ("(chosen)",), (10, "DejaVu Sans", "left")),
-        weighed=_written(ax, HEADS),
+        chosen=written(ax, ("(chosen)",), CHOSEN),
+        weighed=written(ax, HEADS),
         frames=_cells(ax, facecolor="none", edgecolor="black", linewidth=2, zorder=4),
     )
 
@@ -267,31 +263,10 @@ def _grid(ax: Axes, left: float) -> SimpleNamespace:
     """The cells of one tensor with a label each, and above them its shape and code."""
     return SimpleNamespace(
         cells=_cells(ax, edgecolor="white", linewidth=0.8),
-        labels=_written(ax, tuple(f"{token}{e}" for token in TOKENS for e in range(WIDTH))),
-        title=_written(ax, ("q",), TITLE, (left, 13)),
-        code=_written(ax, ("q",), CODE, (left, 33)),
+        labels=written(ax, tuple(f"{token}{e}" for token in TOKENS for e in range(WIDTH))),
+        title=written(ax, ("q",), TITLE, (left, 13)),
+        code=written(ax, ("q",), CODE, (left, 33)),
     )
-
-
-def _written(ax: Axes, words: tuple[str, ...], font: Any = LABEL, at: tuple[float, float] = (0, 0)) -> PathCollection:
-    """Many words in one artist, which is much quicker to draw than a `Text` for each."""
-    written = PathCollection(_words(words, font), offsets=[at] * len(words), offset_transform=ax.transData)
-    written.set(facecolor="black", linewidth=0, zorder=3, animated=True)
-    written.set_transform(Affine2D().scale(1 / 72) + ax.get_figure().dpi_scale_trans)  # paths are in points
-    ax.add_collection(written, autolim=False)
-    return written
-
-
-def _words(words: Iterable[str], font: tuple[float, str, str] = LABEL) -> list[Path]:
-    return [_word(word, *font) for word in words]
-
-
-@cache
-def _word(word: str, size: float, family: str, origin: str) -> Path:
-    """The outline of a word; its origin is half way up a letter, at the left or in the middle."""
-    path = TextPath((0, 0), word, size=size, prop=FontProperties(family=family))
-    x = path.get_extents().get_points()[:, 0].mean() if origin == "middle" else 0
-    return Path(path.vertices - (x, 0.36 * size), path.codes)
 
 
 def _cells(ax: Axes, **style: Any) -> PolyCollection:

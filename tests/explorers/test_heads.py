@@ -11,8 +11,6 @@ import torch
 from matplotlib import colormaps
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
 from numpy import ndarray
 
 from mha_course import plots
@@ -210,10 +208,10 @@ def test_cells_labels_and_colours(H: int, split: str, merge: str, step: str) -> 
         assert (np.diff(lines[..., 0], axis=1) >= 34).all()
         assert (np.ptp(lines[..., 1], axis=1) == 0).all()
         assert (np.diff(lines[:, 0, 1]) == (26 if shown.axes == "BTHD" else 20)).all()
-        assert grid.code.get_paths() == heads._words((shown.code,), heads.CODE)
+        assert grid.code.get_paths() == heads.outlines((shown.code,), heads.CODE)
     title = f"{one.steps[number].name}: {one.steps[number].shape}"
-    assert parts.grids[0].title.get_paths() == heads._words((title,), heads.TITLE)
-    assert parts.grids[1].title.get_paths() == heads._words(("at the end: (B, T, E) = (1, 6, 8)",), heads.TITLE)
+    assert parts.grids[0].title.get_paths() == heads.outlines((title,), heads.TITLE)
+    assert parts.grids[1].title.get_paths() == heads.outlines(("at the end: (B, T, E) = (1, 6, 8)",), heads.TITLE)
     # the letters stand in the middle of the rows, the names over the blocks
     cells = middles(parts.grids[0].cells)
     np.testing.assert_allclose(parts.rows.get_offsets()[:, 1], np.unique(cells[:, 1]))
@@ -226,20 +224,7 @@ def test_cells_labels_and_colours(H: int, split: str, merge: str, step: str) -> 
 
 def test_the_labels_are_tokens_and_features() -> None:
     labels = drawn(state()).grids[0].labels
-    assert labels.get_paths() == heads._words(tuple("abcdef"[i // 8] + str(i % 8) for i in range(48)), heads.LABEL)
-
-
-@pytest.mark.parametrize("font", [heads.LABEL, heads.TITLE, heads.CODE])
-@pytest.mark.parametrize("word", ["c5", "head 0", "(B, T, E) = (1, 6, 8)"])
-def test_words_are_the_outlines_of_their_letters(word: str, font: tuple[float, str, str]) -> None:
-    size, family, origin = font
-    (path,) = heads._words((word,), font)
-    plain = TextPath((0, 0), word, size=size, prop=FontProperties(family=family))
-    moved = path.get_extents().get_points() - plain.get_extents().get_points()
-    np.testing.assert_allclose(moved, np.broadcast_to(moved[0], (2, 2)))
-    middle = path.get_extents().get_points().mean(axis=0)
-    assert abs(middle[1]) < 0.15 * size
-    np.testing.assert_allclose(middle[0] if origin == "middle" else moved[0, 0], 0, atol=1e-9)
+    assert labels.get_paths() == heads.outlines(tuple("abcdef"[i // 8] + str(i % 8) for i in range(48)))
 
 
 def luminance(colours: ndarray) -> ndarray:

@@ -1,15 +1,17 @@
-"""One table: explicit, SDPA, a callable and nn.MultiheadAttention give the same numbers and gradients."""
+"""One table: explicit, SDPA, tiled, a callable and nn.MultiheadAttention give the same numbers and gradients."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from mha_course import MultiHeadAttention, masks
+from mha_course import MultiHeadAttention, masks, tiled
 from tests.multihead.modules import BACKENDS, EK, EV, MASKS, B, D, E, H, S, T, by_loops, fill, leaf, numbers, ours
 
+PATHS = {**BACKENDS, "tiled": partial(tiled.attention, block_q=2, block_k=3)}
 WIDTHS = {"one width": {}, "kdim, vdim": {"kdim": EK, "vdim": EV}}
 KINDS = (*MASKS, "score_bias", "score_bias and mask")
 LETTERS = ("query", "key", "value", "score_bias")
@@ -80,7 +82,7 @@ def pair(
 
 
 def each(module: MultiHeadAttention) -> Iterator[str]:
-    for name, backend in BACKENDS.items():
+    for name, backend in PATHS.items():
         module.backend = backend
         yield name
 
