@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mha_course.checks import words
 from mha_course.checks.calls import Checked, Problem
 from mha_course.checks.limit import OutOfTime
 from mha_course.checks.task import Case, Task
+from mha_course.checks.watching import Watching
 
 _PRODUCTS = {"mm", "bmm", "mv", "addmm", "baddbmm", "addmv"}
 
@@ -34,7 +34,7 @@ _WIDE_HINTS = (
 )
 
 
-class Held(TorchDispatchMode):
+class Held(Watching):
     """Counts the numbers that are held in tensors made while it is on, and notes the products.
 
     What one operation of PyTorch makes and drops inside itself is not seen.
@@ -43,11 +43,6 @@ class Held(TorchDispatchMode):
         most: the most numbers that were there at the same time, without the inputs.
         products: the shapes of all products.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Whether PyTorch's compiler is loaded to keep off this mode: it takes seconds, and nothing is compiled."""
-        return False
 
     def __init__(self, inputs: Iterable[Any]) -> None:
         super().__init__()

@@ -9,13 +9,23 @@ import pytest
 
 from mha_course import checks
 from tests.checks.bank.right import BADLY, EDGE, RIGHT, VARIANTS
+from tests.checks.bank.second import SECOND_RIGHT, SECOND_WRONG
+from tests.checks.bank.third import THIRD_WRONG
 from tests.checks.bank.wrong import WRONG
 
 pytestmark = pytest.mark.unchecked
 
+WRONG = [*WRONG, *SECOND_WRONG, *THIRD_WRONG]
+RIGHT = [*RIGHT, *SECOND_RIGHT]
+PATIENCE = 100.0  # seconds: a busy machine is no fault of a candidate
+
 
 def names(items):
     return [item.name for item in items]
+
+
+def diagnosed(item, seconds=PATIENCE):
+    return checks.diagnose(item.make(), **{**item.stated, "seconds": seconds})
 
 
 def said(verdict):
@@ -24,7 +34,7 @@ def said(verdict):
 
 @pytest.mark.parametrize("item", WRONG, ids=names(WRONG))
 def test_wrong_is_rejected_and_named(item):
-    verdict = checks.diagnose(item.make(), **{"seconds": 1.0 if "endless_loop" in item.fault else 20.0, **item.stated})
+    verdict = diagnosed(item, seconds=1.0 if "endless_loop" in item.fault else PATIENCE)
     assert not verdict.ok, said(verdict)
     assert verdict.judged, said(verdict)
     found, also = set(verdict.names), set(item.also)
@@ -36,7 +46,7 @@ def test_wrong_is_rejected_and_named(item):
 
 @pytest.mark.parametrize("item", RIGHT, ids=names(RIGHT))
 def test_right_is_accepted(item):
-    verdict = checks.diagnose(item.make(), **item.stated)
+    verdict = diagnosed(item)
     assert verdict.ok, said(verdict)
     if item.remark:
         assert re.search(item.remark, " ".join(verdict.remarks), re.IGNORECASE), said(verdict)
@@ -44,7 +54,7 @@ def test_right_is_accepted(item):
 
 @pytest.mark.parametrize("item", EDGE, ids=names(EDGE))
 def test_edge_gets_a_remark_and_no_condemnation(item):
-    verdict = checks.diagnose(item.make(), **item.stated)
+    verdict = diagnosed(item)
     assert verdict.ok, said(verdict)
     if item.remark:
         assert re.search(item.remark, " ".join(verdict.remarks), re.IGNORECASE), said(verdict)
@@ -52,7 +62,7 @@ def test_edge_gets_a_remark_and_no_condemnation(item):
 
 @pytest.mark.parametrize("item", VARIANTS, ids=names(VARIANTS))
 def test_variant_is_right_with_a_remark_or_not_judged(item):
-    verdict = checks.diagnose(item.make(), **item.stated)
+    verdict = diagnosed(item)
     if verdict.judged:
         assert verdict.ok, said(verdict)
         assert verdict.remarks, said(verdict)
@@ -64,12 +74,12 @@ def test_variant_is_right_with_a_remark_or_not_judged(item):
 @pytest.mark.parametrize("item", BADLY, ids=names(BADLY))
 def test_bad_behaviour_has_a_verdict(item, capsys):
     wanted = set(item.expect.split(" | "))
-    stated = {**item.stated, "seconds": 1.0} if "seconds" in item.stated else item.stated
+    seconds = 1.0 if "seconds" in item.stated else PATIENCE
     if wanted == {"TypeError"}:
         with pytest.raises(TypeError, match="candidate must be a module, a class or a function, got "):
-            checks.diagnose(item.make(), **stated)
+            diagnosed(item, seconds=seconds)
         return
-    verdict = checks.diagnose(item.make(), **stated)
+    verdict = diagnosed(item, seconds=seconds)
     got = set(verdict.names) | ({"ok"} if verdict.ok else set()) | (set() if verdict.judged else {"not judged"})
     assert got & wanted, said(verdict)
     assert len(capsys.readouterr().out) < 5000

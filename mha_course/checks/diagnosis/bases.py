@@ -1,5 +1,6 @@
 """What belongs to no fault: a causal mask inside, a window, a norm, positions, a capped or widened softmax."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -8,8 +9,10 @@ from torch import Tensor, nn
 
 from mha_course import masks, positions
 from mha_course.checks.diagnosis.catalogue import TOP_LEFT
+from mha_course.checks.diagnosis.faults_causal import CAUSAL_UNASKED
+from mha_course.checks.diagnosis.faults_keys import plus_one
 from mha_course.checks.diagnosis.faults_projections import ADDED
-from mha_course.checks.diagnosis.steps import Array, Inputs, Step, Steps, Weights, add, causal, softmax
+from mha_course.checks.diagnosis.steps import Array, Inputs, Step, Steps, Weights, add, causal
 from mha_course.checks.diagnosis.subject import Subject
 
 
@@ -29,6 +32,7 @@ UPPER_LEFT = Base(
         "are never seen",
     ),
 )
+UNASKED = Base(CAUSAL_UNASKED.changes, ("it hides the future where no mask is given, and only there",))
 
 
 def _rotary(head_dim: int, interleaved: bool) -> Base:
@@ -43,9 +47,20 @@ def _alibi(products: Array, scale: float, bias: Array | None) -> Array:
     return add(products, scale, bias) + positions.alibi(T, S, num_heads=H, offset=S - T, dtype=products.dtype)
 
 
-def _with_zero_key(scores: Array) -> Array:
-    """Softmax with one more score of 0 that takes weight and has no value."""
-    return softmax(torch.cat([scores, torch.zeros_like(scores[..., :1])], -1))[..., :-1]
+_TELLS_ZERO_KEY = re.compile(
+    r"zero_?(attn|key)|sink|plus_?one|off_?by_?one|softmax_?(1|one)|quiet|null_?k", re.IGNORECASE
+)
+
+
+def _tells_zero_key(subject: Subject) -> bool:
+    """Whether an attribute, an argument or a name says that one more key is meant."""
+    fn = subject.original
+    names = [getattr(fn, "__name__", "")]
+    if isinstance(fn, nn.Module):
+        layers = list(fn.modules())
+        names += [type(layer).__name__ for layer in layers]
+        names += [name for layer in layers for name, value in vars(layer).items() if value is not False]
+    return any(_TELLS_ZERO_KEY.search(name) for name in names)
 
 
 def _capped(cap: float) -> Step:
@@ -110,8 +125,9 @@ def bases(subject: Subject, stated_causal: bool | None) -> Iterator[Base]:
     if subject.head_dim % 2 == 0:
         extras += [_rotary(subject.head_dim, interleaved) for interleaved in (False, True)]
     extras.append(Base({"add": _alibi}, ("it adds a bias that falls with the distance of positions, ALiBi",)))
-    zero = "its softmax has one more key with score 0 and value 0, so that a row can sum to less than 1"
-    extras.append(Base({"normalize": _with_zero_key}, (zero,)))
+    if _tells_zero_key(subject):
+        zero = "its softmax has one more key with score 0 and value 0, so that a row can sum to less than 1"
+        extras.append(Base({"normalize": plus_one}, (zero,)))
     for cap in (50.0, 30.0, 20.0, 10.0, 5.0):
         extras.append(Base({"add": _capped(cap)}, (f"its scores are capped at {cap:g} by a tanh",)))
     for extra in extras:

@@ -32,7 +32,7 @@ CONVENTIONS = {
 }
 AXES = ("B 1 T S", "B H T S", "B T S", "B S", "T S")
 LAYOUTS = {
-    "module": ("B T E", "T B E"),
+    "module": ("B T E", "T B E", "B E T", "B E 1 T", "T E"),
     "function": ("B H T D", "B T H D", "B T D", "T D"),
 }
 
@@ -105,10 +105,9 @@ def signature(fn: Callable[..., Any], is_function: bool) -> Signature:
         NoAdapter: an argument without default has a name that says nothing.
     """
     target = fn.forward if isinstance(fn, nn.Module) else fn
-    try:
-        parameters = list(inspect.signature(target).parameters.values())
-    except (TypeError, ValueError):
-        return Signature(_QKV, "attn_mask" if "scaled_dot" in repr(fn) else "", False)  # written in C, or scripted
+    parameters = _parameters(target)
+    if parameters is None:
+        return Signature(_QKV, "attn_mask" if "scaled_dot" in _named(fn) else "", False)  # written in C
     inputs: list[Argument] = []
     unknown: list[inspect.Parameter] = []
     masks: list[inspect.Parameter] = []
@@ -140,6 +139,27 @@ def signature(fn: Callable[..., Any], is_function: bool) -> Signature:
         raise NoAdapter(f"it takes {names}, and a function is called with q, k and v")
     mask = next((p for p in masks if p.default is p.empty), masks[0] if masks else None)
     return Signature(tuple(inputs), mask.name if mask else "", mask is not None and mask.default is mask.empty)
+
+
+def _parameters(fn: Any) -> list[inspect.Parameter] | None:
+    """The parameters of what is called, a scripted method's too; None if nothing tells them."""
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except Exception:
+        schema = getattr(fn, "schema", None)
+    if not isinstance(schema, torch._C.FunctionSchema):
+        return None
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    made = []
+    for argument in schema.arguments:
+        default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        if argument.name != "self":
+            made.append(inspect.Parameter(argument.name, kind, default=default))
+    return made
+
+
+def _named(fn: Any) -> str:
+    return str(getattr(fn, "__name__", ""))
 
 
 def _keyword(p: inspect.Parameter) -> str:
@@ -175,19 +195,22 @@ def converted(mask: Tensor, form: Form, dtype: torch.dtype) -> Tensor:
     return (axes if form.mask == "may attend, as numbers" else ~axes).to(dtype)
 
 
-_PERMUTED = {"B T H D": (0, 2, 1, 3), "T B E": (1, 0, 2)}  # each its own inverse
+_PERMUTED = {"B T H D": (0, 2, 1, 3), "T B E": (1, 0, 2), "B E T": (0, 2, 1)}  # each its own inverse
 
 
 def _laid(x: Tensor, layout: str) -> Tensor:
     if layout in _PERMUTED:
         return x.permute(_PERMUTED[layout])
-    return {"B T D": lambda: x[:, 0], "T D": lambda: x[0, 0]}.get(layout, lambda: x)()
+    other = {"B T D": lambda: x[:, 0], "T D": lambda: x[0, 0], "B E 1 T": lambda: x.mT[:, :, None], "T E": lambda: x[0]}
+    return other.get(layout, lambda: x)()
 
 
 def _unlaid(x: Tensor, layout: str) -> Tensor:
     if layout in _PERMUTED:
         return x.permute(_PERMUTED[layout])
-    return {"B T D": lambda: x[:, None], "T D": lambda: x[None, None]}.get(layout, lambda: x)()
+    other = {"B T D": lambda: x[:, None], "T D": lambda: x[None, None], "B E 1 T": lambda: x[:, :, 0].mT,
+             "T E": lambda: x[None]}  # fmt: skip
+    return other.get(layout, lambda: x)()
 
 
 class WrongResult(Exception):
@@ -209,7 +232,8 @@ def call(fn: Callable[..., Any], form: Form, given: Given, x: Inputs, width: int
         BaseException: whatever fn raises.
     """
     returned = fn(*given[0], **given[1])
-    return _unlaid(output(returned, _laid(x.query, form.layout).shape[:-1], width), form.layout)
+    expected = _laid(x.query[..., :1].expand(*x.query.shape[:-1], width), form.layout).shape
+    return _unlaid(output(returned, expected), form.layout)
 
 
 def arguments(how: Signature, form: Form, x: Inputs) -> Given:
@@ -236,8 +260,8 @@ def arguments(how: Signature, form: Form, x: Inputs) -> Given:
     return args, keywords
 
 
-def output(returned: Any, leading: torch.Size, width: int) -> Tensor:
-    """The output among what came back: the first tensor of shape (*leading, width)."""
+def output(returned: Any, expected: torch.Size) -> Tensor:
+    """The output among what came back: the first tensor of the expected shape."""
     parts: Any = returned
     if isinstance(returned, Mapping):
         parts = list(returned.values())
@@ -248,10 +272,10 @@ def output(returned: Any, leading: torch.Size, width: int) -> Tensor:
     tensors = [part for part in parts if isinstance(part, Tensor)]
     if not tensors:
         raise WrongResult("wrong_type", f"it returns {_kind(returned)} without a tensor in it, expected a tensor")
-    fitting = [tensor for tensor in tensors if tensor.shape == (*leading, width)]
+    fitting = [tensor for tensor in tensors if tensor.shape == expected]
     if not fitting:
-        expected = (*leading, width)
-        raise WrongResult("wrong_shape", f"its result has shape {tuple(tensors[0].shape)}, expected {expected}")
+        said = f"its result has shape {tuple(tensors[0].shape)}, expected {tuple(expected)}"
+        raise WrongResult("wrong_shape", said)
     if not fitting[0].is_floating_point():
         kind = str(fitting[0].dtype).removeprefix("torch.")
         raise WrongResult("wrong_type", f"its result has type {kind}, expected the type of the inputs")

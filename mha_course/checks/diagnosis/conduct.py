@@ -1,5 +1,6 @@
 """How a candidate behaves beside its numbers: chance, state, what it changes, gradients."""
 
+import inspect
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ _DROPS = frozenset(
         torch.feature_dropout,
     )
 )
+_MHA = inspect.signature(torch.nn.functional.multi_head_attention_forward)
 
 
 class NoDropout(TorchFunctionMode):
@@ -40,6 +42,10 @@ class NoDropout(TorchFunctionMode):
                 args = (*args[:4], 0.0, *args[5:])
             else:
                 kwargs["dropout_p"] = 0.0
+        if func is torch.nn.functional.multi_head_attention_forward:  # what it calls does not come through here
+            bound = _MHA.bind(*args, **kwargs)
+            bound.arguments["dropout_p"] = 0.0
+            args, kwargs = bound.args, bound.kwargs
         return func(*args, **kwargs)
 
 
@@ -148,7 +154,11 @@ def called(subject: Subject, match: Match, x: Inputs, fn: Callable[..., Any] | N
     """
     if x.mask is None and subject.how.needs_mask:
         x = x._replace(mask=subject.neutral_mask(match.form, x))
-    return calling.call(fn or subject.fn, match.form, calling.arguments(subject.how, match.form, x), x, subject.width)
+    given = calling.arguments(subject.how, match.form, x)
+    if fn is not None:
+        return calling.call(fn, match.form, given, x, subject.width)
+    with subject.precision.exactly():
+        return calling.call(subject.fn, match.form, given, x, subject.width)
 
 
 def changed(subject: Subject) -> Finding | None:

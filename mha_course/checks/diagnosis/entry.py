@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from mha_course.checks import words
-from mha_course.checks.diagnosis import calling, conduct, dropout, edges, report, stress
+from mha_course.checks.diagnosis import calling, conduct, dropout, edges, report, search, steps, stress, wrapped
 from mha_course.checks.diagnosis.catalogue import CAUSAL_MISSING, FAULTS, TOP_LEFT
 from mha_course.checks.diagnosis.judge import Stated, judge
+from mha_course.checks.diagnosis.layouts import Unreadable
 from mha_course.checks.limit import ENDLESS_HINTS, OutOfTime, time_limit
 from mha_course.checks.printed import limited_output
 from mha_course.checks.random_state import own_random_state
@@ -103,8 +104,11 @@ def diagnose(
         warnings.simplefilter("ignore")
         try:
             with time_limit(seconds):
-                return _judge(candidate, stated)
-        except OutOfTime:
+                return _safely(candidate, stated)
+        except OutOfTime as error:
+            if _is_searching(error):
+                said = f"its numbers are not those of attention, and the search for the fault took over {seconds:g} s"
+                return Verdict(False, said, "", ("Give it more time: seconds=.",), judged=False)
             said = f"it did not finish within {seconds:g} s"
             return Verdict(False, said, "", ENDLESS_HINTS, names=("endless_loop",))
 
@@ -116,6 +120,18 @@ def faults() -> dict[str, str]:
                   edges.FILL):  # fmt: skip
         said.setdefault(fault.name, fault.said)
     return said
+
+
+def _safely(candidate: Callable[..., Any], stated: Stated) -> Verdict:
+    """The verdict; that it could not be judged, if looking at the candidate raises."""
+    try:
+        return _judge(candidate, stated)
+    except (KeyboardInterrupt, OutOfTime):
+        raise
+    except BaseException as error:
+        said = words.raised(error, type(candidate))[0]
+        hint = "Pass a plain module or function: whatever it does when it is called, looking at it should not raise."
+        return Verdict(False, f"to look at it raises {said}", "", (hint,), judged=False)
 
 
 def _judge(candidate: Callable[..., Any], stated: Stated) -> Verdict:
@@ -131,9 +147,39 @@ def _judge(candidate: Callable[..., Any], stated: Stated) -> Verdict:
         except BaseException as error:
             said = words.raised(error, type(candidate))[0]
             return Verdict(False, f"its constructor raises {said}", "", names=("raises",))
-    if isinstance(candidate, nn.DataParallel):
-        candidate = candidate.module  # the wrapper says nothing of its arguments
-    return judge(candidate, stated)
+    try:
+        candidate = wrapped.inner(candidate)
+        method = wrapped.other_method(candidate)
+    except Unreadable as reason:
+        return report.unreadable(str(reason))
+    if method is None:
+        verdict = judge(candidate, stated)
+    else:  # what it takes is the whole attention's, or q, k and v
+        whole, alone = method
+        verdict = judge(alone if _takes_three(alone) else whole, stated)
+        if verdict.names == ("raises",):
+            verdict = judge(whole, stated)
+    if verdict.names == ("raises",) and wrapped.holds_weights(candidate):
+        said = f"it keeps weights of its own, and is no module that shows them; {verdict.fault}"
+        return report.adapter(said, nn.Module())
+    return verdict
+
+
+def _is_searching(error: OutOfTime) -> bool:
+    """Whether the time ran out in the search for a fault, and not in a call of the candidate."""
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename in (search.__file__, steps.__file__):
+            return True
+        step = step.tb_next
+    return False
+
+
+def _takes_three(fn: Callable[..., Any]) -> bool:
+    try:
+        return len(calling.signature(fn, True).inputs) == 3
+    except calling.NoAdapter:
+        return False
 
 
 def _check(name: str, value: str | None, known: tuple[str, ...]) -> None:

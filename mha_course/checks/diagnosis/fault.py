@@ -16,6 +16,7 @@ class Fault(NamedTuple):
         hints: where to look, then what to change.
         axes: of the masks with which it is tried, "" for all.
         convention: of these masks, "" for all.
+        keys: it shows with more keys than these alone.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Fault(NamedTuple):
     hints: tuple[str, str]
     axes: str = ""
     convention: str = ""
+    keys: int = 0
 
     @property
     def touches(self) -> frozenset[str]:

@@ -70,6 +70,16 @@ def _mask(name: str, said: str, step: Step, hints: tuple[str, str] = _MASK_HINTS
     return Fault(name, said, {"hide": step}, hints)
 
 
+def weak_fills(fill: float) -> tuple[Fault, Fault]:
+    """A fill that hides too little, put in the place of hidden scores, or added to them."""
+    filled = f"hidden scores become {fill:g}, which hides them too little"
+    added = f"{-fill:g} is taken off hidden scores, which hides them too little"
+    return (
+        _mask("mask_fill_weak", filled, _filled(fill), _HIDDEN_HINTS),
+        _mask("mask_fill_weak", added, _added(fill), _HIDDEN_HINTS),
+    )
+
+
 _IGNORED = Fault("mask_ignored", "the mask makes no difference", {"hide": lambda scores, mask: scores}, _MASK_HINTS)
 _AFTER = "the mask is applied after the softmax: the weights of a query no longer sum to 1"
 _ZERO = "hidden scores become 0, which hides nothing"
@@ -138,24 +148,7 @@ MASK = (
         _added(1.0),
         ("Look at the weight of a hidden key: it should be 0.", _MASK_HINTS[1]),
     ),
-    *(
-        _mask(
-            "mask_fill_weak",
-            f"hidden scores become {fill:g}, which hides them too little",
-            _filled(fill),
-            _HIDDEN_HINTS,
-        )
-        for fill in _WEAK
-    ),
-    *(
-        _mask(
-            "mask_fill_weak",
-            f"{-number:g} is taken off hidden scores, which hides them too little",
-            _added(number),
-            _HIDDEN_HINTS,
-        )
-        for number in _WEAK
-    ),
+    *(fault for fill in _WEAK for fault in weak_fills(fill)),
     *(
         _mask(
             "mask_fill_positive",

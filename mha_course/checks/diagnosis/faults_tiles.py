@@ -7,6 +7,7 @@ import torch
 from mha_course.checks.diagnosis.fault import Fault
 from mha_course.checks.diagnosis.steps import Array, Mask, Step, add, grouped
 
+_LAST_HINTS = ("Change the last key: does the result change?", "Let the loop run to S, and the last tile be shorter.")
 TILES = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)
 _HINTS = (
     "Try one tile that holds all keys, then two: from which tile on is the result wrong?",
@@ -23,6 +24,8 @@ def _tiled(
     last: bool = True,
     average: bool = False,
     sum_tiles: bool = False,
+    early: bool = False,
+    full: bool = False,
 ) -> Step:
     def attend(q: Array, k: Array, v: Array, mask: Mask | None, bias: Array | None, scale: float) -> Array:
         k, v = grouped(k, q.shape[1]), grouped(v, q.shape[1])
@@ -33,7 +36,8 @@ def _tiled(
         out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
         top = torch.full((*q.shape[:-1], 1), -1e30, dtype=q.dtype)
         total = torch.zeros_like(top)
-        starts = range(0, S if last or S <= tile else S - S % tile, tile)
+        rest = 0 if last or S <= tile else tile if full else S % tile
+        starts = range(0, S - rest, tile)
         for n, j in enumerate(starts):
             s, u = scores[..., j : j + tile] * grow**n, v[..., j : j + tile, :]
             if average or sum_tiles:
@@ -43,6 +47,8 @@ def _tiled(
             p, shrink = torch.exp(s - new), torch.exp(top - new)
             total = total * (shrink if old_total else 1) + p.sum(-1, keepdim=True)
             out = out * (shrink if old_out else 1) + p @ u
+            if early:
+                out = out / total
             top = new
         return out if average or sum_tiles else out / total
 
@@ -80,7 +86,19 @@ def _faults(tile: int) -> tuple[Fault, ...]:
             "last_tile_lost",
             f"the keys that do not fill a whole tile are lost {with_tile}",
             {"attend": _tiled(tile, last=False)},
-            ("Change the last key: does the result change?", "Let the last tile be shorter."),
+            _LAST_HINTS,
+        ),
+        Fault(
+            "last_tile_lost",
+            f"the last tile is lost, a full one too: the loop stops before it {with_tile}",
+            {"attend": _tiled(tile, last=False, full=True)},
+            _LAST_HINTS,
+        ),
+        Fault(
+            "divided_per_tile",
+            f"the output so far is divided by the sum in every tile, not once at the end {with_tile}",
+            {"attend": _tiled(tile, early=True)},
+            _HINTS,
         ),
         Fault(
             "tiles_averaged",
@@ -97,4 +115,6 @@ def _faults(tile: int) -> tuple[Fault, ...]:
     )
 
 
-TILED = tuple(fault for tile in TILES for fault in _faults(tile) if tile > 1 or fault.name != "last_tile_lost")
+TILED = tuple(
+    fault._replace(keys=tile) for tile in TILES for fault in _faults(tile) if tile > 1 or fault.name != "last_tile_lost"
+)

@@ -1,15 +1,23 @@
 """Judge a candidate: find how it is called, what it computes, and whether that is attention."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mha_course.checks.diagnosis import conduct, dropout, edges, report, search, stress
+from mha_course.checks.diagnosis import conduct, dropout, edges, fit, masking, report, search, single, stress, takes
 from mha_course.checks.diagnosis.bases import PLAIN, Base, bases, kinds
 from mha_course.checks.diagnosis.calling import Form, NoAdapter, WrongResult
-from mha_course.checks.diagnosis.catalogue import CAUSAL_INSIDE, CAUSAL_LATE, CAUSAL_MISSING, TOP_LEFT, Fault, pairs
+from mha_course.checks.diagnosis.catalogue import (
+    CAUSAL_INSIDE,
+    CAUSAL_LATE,
+    CAUSAL_MISSING,
+    TOP_LEFT,
+    Fault,
+    pairs,
+)
 from mha_course.checks.diagnosis.layouts import Unreadable
 from mha_course.checks.diagnosis.search import EXACT, LOOSE, Case, Match
-from mha_course.checks.diagnosis.subject import Subject, forms
+from mha_course.checks.diagnosis.subject import Sizes, Subject, forms
 from mha_course.checks.verdict import Verdict
 
 _Forms = list[tuple[Form, list[Case]]]
@@ -30,14 +38,14 @@ class Stated(NamedTuple):
 def judge(candidate: Callable[..., Any], stated: Stated) -> Verdict:
     """The verdict on a module or function."""
     try:
-        subject = Subject(candidate, stated.num_heads)
+        subject = takes.settled(candidate, stated.num_heads)
     except NoAdapter as reason:
         return report.adapter(str(reason), candidate)
     except Unreadable as reason:
         return report.unreadable(str(reason))
     accepted, refused = _accepted(subject, stated)
     if not accepted:
-        return report.failed(subject, refused)
+        return report.failed(subject, _cases(refused))
     first = conduct.before(subject, accepted[0][0])
     if first is None:
         return _judge(subject, accepted, refused, stated)
@@ -50,19 +58,23 @@ def judge(candidate: Callable[..., Any], stated: Stated) -> Verdict:
     return report.faulty((first.fault, *second[:1]), first.evidence)
 
 
-def _judge(subject: Subject, accepted: _Forms, refused: list[Case], stated: Stated) -> Verdict:
+def _judge(subject: Subject, accepted: _Forms, refused: _Forms, stated: Stated) -> Verdict:
     if all(case.got.out is None or case.got.out.isnan().all() for _, cases in accepted for case in cases):
         return report.unknown(subject, accepted)
+    if subject.guessed and single.alone(subject, accepted[0][0]):
+        return report.unreadable("each row of its result depends on its own token alone: nothing is attended to")
     core = _core(subject, accepted, stated)
     if core is None:
-        mine = [case for case in refused if isinstance(case.got.error, WrongResult)]
-        if mine and accepted[0][0].layout != subject.layouts[0]:
+        usual = subject.layouts[: subject.layouts.index(accepted[0][0].layout)]
+        likelier = _cases([(form, cases) for form, cases in refused if form.layout in usual])
+        mine = [case for case in likelier if isinstance(case.got.error, WrongResult)]
+        if mine:
             return report.failed(subject, mine)
         failed = [case for case in accepted[0][1] if case.got.error is not None]
         return report.raises(subject, failed[0].got.error, failed[0].x) if failed else report.unknown(subject, accepted)
     match = core
     if subject.how.takes_mask:
-        masked = _with_mask(subject, core, stated)
+        masked = masking.with_mask(subject, core, stated)
         if isinstance(masked, Verdict):
             return masked
         match = masked
@@ -73,14 +85,14 @@ def _judge(subject: Subject, accepted: _Forms, refused: list[Case], stated: Stat
 
 def _conduct(subject: Subject, match: Match, stated: Stated) -> Verdict:
     """The verdict on a candidate whose numbers are right in ordinary calls."""
-    wrong = [conduct.changed(subject), conduct.forgets(subject, match)]
-    for look in (stress.long, stress.large, stress.weak, stress.grouped, stress.biased, conduct.gradients):
+    wrong = [conduct.changed(subject), conduct.forgets(subject, match), single.boosted(subject, match)]
+    for look in (single.ones, stress.long, stress.large, stress.weak, stress.grouped, stress.biased, conduct.gradients):
         wrong.append(look(subject, match))
     leak, bits = stress.leaks(subject, match)
     drops, elsewhere = dropout.training(subject, match)
     half = edges.overflows_half(subject, match)
     wrong += [leak, drops, half if stated.half else None]
-    said = [bits, elsewhere, edges.empty_rows(subject, match)]
+    said = [bits, elsewhere, edges.empty_rows(subject, match), subject.precision.remark]
     if half is not None:
         said.append("In float16 a mask makes it raise: its fill does not fit. Use -inf, or torch.finfo(dtype).min.")
     first = next((finding for finding in wrong if finding is not None), None)
@@ -89,10 +101,14 @@ def _conduct(subject: Subject, match: Match, stated: Stated) -> Verdict:
     return report.verdict(subject, match, stated, tuple(text for text in said if text))
 
 
-def _accepted(subject: Subject, stated: Stated) -> tuple[_Forms, list[Case]]:
+def _cases(some: _Forms) -> list[Case]:
+    return [case for _, cases in some for case in cases]
+
+
+def _accepted(subject: Subject, stated: Stated) -> tuple[_Forms, _Forms]:
     """The forms in which calls without a mask give numbers, with these calls; and the calls of the others."""
     accepted: _Forms = []
-    refused: list[Case] = []
+    refused: _Forms = []
     for form in forms(subject, stated.layout, stated.mask, stated.mask_axes):
         if not subject.how.needs_mask and any(form.layout == one.layout for one, _ in accepted):
             continue
@@ -100,7 +116,7 @@ def _accepted(subject: Subject, stated: Stated) -> tuple[_Forms, list[Case]]:
         if any(case.got.out is not None for case in cases):
             accepted.append((form, cases))
         else:
-            refused += cases
+            refused.append((form, cases))
     return accepted, refused
 
 
@@ -110,35 +126,64 @@ def _core(subject: Subject, accepted: _Forms, stated: Stated) -> Match | None:
     weak = [(form, cases) for form, cases in accepted if form.layout == "T D"]
     for some in (strong, weak):
         if some:
-            found = next(_cores(subject, some, stated), None)
+            found = _verified(subject, _single_cores(subject, some, stated))
+            found = found or next(_double_cores(subject, some, stated), None)
             if found is not None:
                 return found
     return None
 
 
-def _cores(subject: Subject, accepted: _Forms, stated: Stated) -> Iterator[Match]:
+def _verified(subject: Subject, found: Iterator[Match]) -> Match | None:
+    """The first match that also gives a call with even numbers of queries and keys; the first if none does."""
+    calls: dict[Form, Case] = {}
+    first = None
+    for match in itertools.islice(found, 4):
+        if not match.faults:
+            return match
+        first = first or match
+        form = match.form
+        if form not in calls:
+            sizes = Sizes(2, 4, 6) if subject.how.crosses else Sizes(2, 6, 6)
+            x = subject.inputs(sizes, form.layout, seed=29)
+            calls[form] = Case(x, subject.call(form, x, neutral=True))
+        case = calls[form]
+        if case.got.out is None or search.reproduces(match, [case], LOOSE, nan=True):
+            return match
+    return first
+
+
+def _single_cores(subject: Subject, accepted: _Forms, stated: Stated) -> Iterator[Match]:
     plain = kinds(stated.causal)
     all_bases = list(bases(subject, stated.causal))
     some = [(form, [case for case in cases if case.got.out is not None]) for form, cases in accepted]
     uneven = list(subject.sizes()).index("uneven") if "uneven" in subject.sizes() else None
     raises = [(form, few) for (form, few), (_, cases) in zip(some, accepted, strict=True)
               if uneven is not None and cases[uneven].got.out is None and len(few) == len(cases) - 1]  # fmt: skip
+    loose: list[Match] = []
     for tolerance in (EXACT, LOOSE):
         yield from _right(subject, accepted, plain, subject.readings, tolerance)
         if stated.causal is not None:
             against = (TOP_LEFT, CAUSAL_MISSING, CAUSAL_LATE) if stated.causal else CAUSAL_INSIDE
             yield from _against(subject, accepted, against, tolerance)
         yield from _right(subject, accepted, all_bases, subject.readings[:2], tolerance)
-        yield from search.singles(subject, accepted, plain[:2], tolerance)
+        if tolerance == EXACT:
+            yield from fit.factor(subject, accepted, plain[:2])
+            yield from search.singles(subject, accepted, plain[:2], loose)
+        else:
+            yield from loose
         for match in _right(subject, raises, plain, subject.readings, tolerance):
             yield match._replace(faults=(*match.faults, report.LENGTH))
-    for tolerance in (EXACT, LOOSE):
-        yield from search.singles(subject, raises, plain[:2], tolerance)
-    if subject.others:
+    loose = []
+    yield from search.singles(subject, raises, plain[:2], loose)
+    yield from loose
+    yield from fit.cores(subject, accepted, plain[:2])
+
+
+def _double_cores(subject: Subject, accepted: _Forms, stated: Stated) -> Iterator[Match]:
+    if subject.others or subject.guessed:
         return  # with more in it than attention, two faults that fit would be a guess
     two = list(pairs(fault for fault in search.candidates(subject) if not fault.touches <= _MASK_STEPS))
-    for tolerance in (EXACT, LOOSE):
-        yield from search.both(subject, accepted[:1], plain[:2], two, tolerance)
+    yield from search.both(subject, accepted[:1], kinds(stated.causal)[:2], two)
 
 
 def _right(subject: Subject, accepted: _Forms, some: Sequence[Base], readings: Sequence[Any],
@@ -160,49 +205,3 @@ def _against(subject: Subject, accepted: _Forms, faults: Sequence[Fault], tolera
                 match = Match(form, reading, PLAIN, (fault,))
                 if search.reproduces(match, cases, tolerance):
                     yield match
-
-
-def _with_mask(subject: Subject, core: Match, stated: Stated) -> Match | Verdict:
-    """What reproduces the calls with a mask as well."""
-    tried: _Forms = []
-    refused: list[Case] = []
-    by_convention: dict[str, _Forms] = {}
-    for form in forms(subject, core.form.layout, stated.mask, stated.mask_axes):
-        cases = [Case(*subject.outcome(form, name, axes=form.axes)) for name in subject.sizes()]
-        if not any(case.got.out is not None for case in cases):
-            refused += cases
-            continue
-        if report.LENGTH in core.faults:
-            cases = [case for case in cases if case.got.out is not None]
-        cases.append(Case(*subject.outcome(form, "even", axes="all")))
-        tried.append((form, cases))
-        stronger = by_convention.setdefault(form.mask, [])
-        if search.reproduces(core._replace(form=form), cases, EXACT):
-            # Masks that differ between samples or queries show more: right with others alone is not enough.
-            return _mask_fault(subject, core, stronger, EXACT) or core._replace(form=form)
-        stronger.append((form, cases))
-    if not tried:
-        return report.no_mask(subject, refused, core, stated)
-    loosely = (core._replace(form=form) for form, cases in tried
-               if search.reproduces(core._replace(form=form), cases, LOOSE))  # fmt: skip
-    found = _mask_fault(subject, core, tried, EXACT) or next(loosely, None) or _mask_fault(subject, core, tried, LOOSE)
-    if found is not None:
-        return found
-    for form, _ in tried if not core.faults else []:
-        finding = conduct.stale(subject, core._replace(form=form), form.axes)
-        if finding is not None:
-            return report.found(finding)
-    return report.unknown_mask(subject, core, tried)
-
-
-def _mask_fault(subject: Subject, core: Match, tried: _Forms, tolerance: float) -> Match | None:
-    for form, cases in tried:
-        for fault in search.candidates(subject):
-            if fault.axes not in ("", form.axes) or fault.convention not in ("", form.mask):
-                continue
-            if any(fault.touches & other.touches for other in core.faults):
-                continue
-            match = core._replace(form=form, faults=(*core.faults, fault))
-            if search.reproduces(match, cases, tolerance, nan=True):
-                return match
-    return None

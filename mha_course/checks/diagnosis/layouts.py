@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mha_course.checks.diagnosis import projections
 from mha_course.checks.diagnosis.projections import Found
+from mha_course.checks.diagnosis.roles import Roles, assigned, shared, unstacked, with_one_output
 from mha_course.checks.diagnosis.steps import Linear, Weights
 
 _NAMED = "as its name says, "
@@ -23,12 +24,20 @@ class Reading(NamedTuple):
         remark: what is to be said about the layout, "" for the usual one.
         fault: name of a fault that the shapes alone show, "" for none.
         used: names of the maps that it reads.
+        shared: whether one map serves for several.
     """
 
     weights: Weights
     remark: str
     fault: str = ""
     used: frozenset[str] = frozenset()
+    shared: bool = False
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Of the inputs query, key and value."""
+        w = self.weights
+        return w.q.weight.shape[0], w.k.weight.shape[0], w.v.weight.shape[0]
 
 
 class Unreadable(Exception):
@@ -112,48 +121,6 @@ def _feature_major(w: Weights, *, merged: bool) -> Weights | None:
     return Weights(q, k, v, o, w.H, w.Hkv)
 
 
-def _unstacked(maps: list[Found]) -> list[Found]:
-    """One parameter (4, E, E) or (3, E, E) as the maps that it holds."""
-    made = []
-    for found in maps:
-        n = found.weight.shape[0]
-        if found.weight.ndim == 3 and found.role in ("", "qkv") and n in (3, 4):
-            made += [found._replace(role=r, weight=w) for r, w in zip("qkvo", found.weight, strict=False)]
-        else:
-            made.append(found)
-    return made
-
-
-def _assigned(maps: list[Found]) -> Iterator[tuple[dict[str, list[Found]], str]]:
-    """Roles to maps: by name, the unnamed in the order q, k, v, o, then in other orders."""
-    by_role: dict[str, list[Found]] = {}
-    for found in maps:
-        by_role.setdefault(found.role, []).append(found)
-    unnamed = by_role.pop("", [])
-    present = set("".join(by_role))
-    missing = [letter for letter in "qkvo" if letter not in present]
-    if not unnamed or len(unnamed) > 4:
-        yield by_role, ""
-        return
-    take = min(len(missing), len(unnamed))
-    for n in (take, 0):
-        for letters in itertools.permutations(missing, n):
-            given = {letter: [found] for letter, found in zip(letters, unnamed, strict=False)}
-            named = "" if list(letters) == missing[:n] else "the roles of the projections were found by trying"
-            yield {**by_role, **given}, named
-        if take == 0:
-            return
-
-
-def _with_one_output(roles: dict[str, list[Found]]) -> Iterator[dict[str, list[Found]]]:
-    outputs = roles.get("o", [])
-    if len(outputs) < 2 or len(outputs) == len(roles.get("q", [])):
-        yield roles
-        return
-    for one in reversed(outputs):
-        yield {**roles, "o": [one]}
-
-
 def _counts(module: nn.Module, roles: dict[str, list[Found]], stated: int | None) -> list[tuple[int, str]]:
     """Numbers of heads to try, the likeliest first."""
     told = stated or projections.count(module, "heads")
@@ -180,12 +147,23 @@ def readings(module: nn.Module, num_heads: int | None = None) -> list[Reading]:
     Raises:
         Unreadable: the module has no projections of queries, keys and values that could be told.
     """
-    maps = _unstacked(projections.linears(module))
+    maps = unstacked(projections.linears(module))
     if not maps:
         raise Unreadable("it holds no linear maps")
+    found = _all(module, assigned(maps), num_heads) or [
+        reading._replace(shared=True) for reading in _all(module, shared(maps), num_heads)
+    ]
+    if not found:
+        names = ", ".join(f.name for f in maps)
+        raise Unreadable(f"its linear maps ({names}) cannot be read as projections of queries, keys and values")
+    return _sorted(found)
+
+
+def _all(module: nn.Module, ways: Iterator[tuple[Roles, str]], num_heads: int | None) -> list[Reading]:
+    """All readings of these assignments, at most `MOST`."""
     found: list[Reading] = []
-    for roles, said in _assigned(maps):
-        for one in _with_one_output(roles):
+    for given, said in ways:
+        for one in with_one_output(given):
             for H, heads_said in _counts(module, one, num_heads):
                 for flips in ((False, False), (False, True), (True, False), (True, True)):
                     if any(flips) and not any(f.bare for group in one.values() for f in group):
@@ -195,11 +173,8 @@ def readings(module: nn.Module, num_heads: int | None = None) -> list[Reading]:
                         used = frozenset(f.name for group in one.values() for f in group)
                         found.append(reading._replace(remark=remark, used=used))
                         if len(found) >= MOST:
-                            return _sorted(found)
-    if not found:
-        names = ", ".join(f.name for f in maps)
-        raise Unreadable(f"its linear maps ({names}) cannot be read as projections of queries, keys and values")
-    return _sorted(found)
+                            return found
+    return found
 
 
 def _sorted(found: list[Reading]) -> list[Reading]:
@@ -208,19 +183,22 @@ def _sorted(found: list[Reading]) -> list[Reading]:
 
 
 def _read(module: nn.Module, roles: dict[str, list[Found]], H: int, flips: tuple[bool, bool]) -> Iterator[Reading]:
-    Hkv = projections.count(module, "groups") or H
+    for f in roles.get("q", []):
+        if f.weight.ndim == 3 and f.weight.shape[0 if (f.weight.shape[0] == H) != flips[0] else 1] != H:
+            return  # the axis that would count the heads does not
     outputs = roles.get("o", [])
     o = _stacked([_plain(found, flips[1], "o", H) for found in outputs]) if outputs else None
     fused = [name for name in roles if len(name) > 1]
     if any(len({f.weight.shape for f in roles.get(r, [])}) > 1 for r in "qkv"):
         return  # not one map a head
     separate = {r: _join([_plain(f, flips[0], r, H) for f in roles[r]]) for r in "qkv" if r in roles}
+    whole = _plain(roles[fused[0]][0], flips[0], "", H) if fused else None
+    Hkv = projections.count(module, "groups") or _groups(separate, fused[0] if fused else "", whole, o, H) or H
     groups: list[tuple[dict[str, Linear], str]]
     if not fused:
         groups = [(separate, "")]
-    elif len(fused) == 1 and len(roles[fused[0]]) == 1:
-        groups = [({**separate, **parts}, said) for parts, said in
-                  _parts(_plain(roles[fused[0]][0], flips[0], "", H), fused[0], H, Hkv)]  # fmt: skip
+    elif whole is not None and len(fused) == 1 and len(roles[fused[0]]) == 1:
+        groups = [({**separate, **parts}, said) for parts, said in _parts(whole, fused[0], H, Hkv)]
     else:
         return
     for maps, said in groups:
@@ -228,6 +206,23 @@ def _read(module: nn.Module, roles: dict[str, list[Found]], H: int, flips: tuple
             return
         for reading in _fitting(maps, o, H, Hkv):
             yield reading._replace(remark="; ".join(x for x in (said, reading.remark) if x))
+
+
+def _groups(separate: dict[str, Linear], letters: str, fused: Linear | None, o: Linear | None, H: int) -> int | None:
+    """The number of heads of the keys that the widths of the maps tell, if they tell one."""
+    if "q" in separate:
+        D, rest = separate["q"].weight.shape[1] / H, 0.0
+    elif o is not None:
+        D, rest = o.weight.shape[0] / H, H
+    else:
+        return None
+    if "k" in separate:
+        heads = separate["k"].weight.shape[1] / D
+    elif fused is not None and "k" in letters and "v" in letters:
+        heads = (fused.weight.shape[1] / D - rest) / 2
+    else:
+        return None
+    return int(heads) if heads == int(heads) and heads >= 1 and H % heads == 0 else None
 
 
 def _fitting(maps: dict[str, Linear], o: Linear | None, H: int, Hkv: int) -> Iterator[Reading]:

@@ -1,5 +1,6 @@
 """Find the linear maps of a module, and what their names say they are for."""
 
+import math
 import re
 from typing import Any, NamedTuple
 
@@ -74,22 +75,69 @@ def linears(module: nn.Module) -> list[Found]:
     for path, layer in module.named_modules():
         own = dict(layer.named_parameters(recurse=False))
         weight = own.get("weight")
+        kind = attribute(layer, "original_name") or type(layer).__name__  # the former of a scripted one
+        if weight is not None and re.fullmatch(r"Conv[1-3]d", kind):
+            if math.prod(weight.shape[2:]) > 1 or attribute(layer, "groups") != 1:
+                taken |= {id(p) for p in own.values()}  # mixes tokens, or not all channels
+                continue
+            weight = weight.flatten(1)  # of size 1, so a linear map of the channels
         if not path or weight is None or weight.ndim != 2 or set(own) - {"weight", "bias"}:
             continue
         if isinstance(layer, nn.Embedding | nn.Bilinear):
             taken.add(id(weight))
             continue
         bias = own.get("bias")
-        out_first = isinstance(layer, nn.Linear) or (bias is not None and weight.shape[1] != len(bias))
+        out_first = isinstance(layer, nn.Linear) or kind in ("Linear", "Conv1d", "Conv2d")
+        out_first |= bias is not None and weight.shape[1] != len(bias)
         taken |= {id(p) for p in own.values()}
         found.append(Found(path, role(path), weight.mT if out_first else weight, bias, False))
     bare = [(name, p) for name, p in module.named_parameters() if id(p) not in taken]
-    biases = {role(_without_bias(name)): p.flatten() for name, p in bare if p.ndim == 1 or _is_bias(name)}
+    largest: dict[str, int] = {}
     for name, p in bare:
-        if p.ndim in (2, 3) and not _is_bias(name):
+        largest[_stem(name)] = max(largest.get(_stem(name), 0), p.ndim)
+    added = [(name, p) for name, p in bare if p.ndim == 1 or _is_bias(name) or p.ndim < largest[_stem(name)]]
+    biases = {role(_without_bias(name)): p.flatten() for name, p in added}
+    stems = {_stem(name): p.flatten() for name, p in added}
+    for name, p in bare:
+        if p.ndim in (2, 3) and not any(p is bias for _, bias in added):
             made = role(name)
-            found.append(Found(name, made, p, biases.get(made) if made else None, True))
-    return found
+            bias = biases.get(made) if made else None
+            found.append(Found(name, made, p, stems.get(_stem(name)) if bias is None else bias, True))
+    return _with_parts([*found, *_again(module, found)], biases)
+
+
+def _stem(name: str) -> str:
+    """What a weight's and its bias's name have in common: "W" and "b", "proj.weight" and "proj.bias"."""
+    return re.sub(r"weights?|kernels?|bias(es)?|(?<![a-z])[wb](?![a-z])", "", name.lower())
+
+
+def _again(module: nn.Module, found: list[Found]) -> list[Found]:
+    """Maps under the other names that a module has for them, if these tell a role that is missing."""
+    roles = {one.role for one in found}
+    by_path = {one.name: one for one in found}
+    paths: dict[int, list[str]] = {}
+    for holders in (module.named_modules(remove_duplicate=False), module.named_parameters(remove_duplicate=False)):
+        for path, thing in holders:
+            paths.setdefault(id(thing), []).append(path)
+    more = []
+    for names in paths.values():
+        first = next((by_path[name] for name in names if name in by_path), None)
+        for name in names:
+            made = role(name)
+            if first is not None and name not in by_path and made and made not in roles:
+                roles.add(made)
+                more.append(first._replace(name=name, role=made))
+    return more
+
+
+def _with_parts(found: list[Found], biases: dict[str, Tensor]) -> list[Found]:
+    """Maps with the biases that one parameter holds for several of them."""
+    roles = {one.role for one in found}
+    parts: dict[str, Tensor] = {}
+    for letters, bias in biases.items():
+        if len(letters) > 1 and letters not in roles and len(bias) % len(letters) == 0:
+            parts |= dict(zip(letters, bias.chunk(len(letters)), strict=True))
+    return [one._replace(bias=parts[one.role]) if one.bias is None and one.role in parts else one for one in found]
 
 
 def attribute(module: Any, name: str) -> Any:

@@ -6,11 +6,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from mha_course.checks import errors, parting, words
-from mha_course.checks.diagnosis import calling
+from mha_course.checks.diagnosis import calling, fit, single
 from mha_course.checks.diagnosis.bases import PLAIN
 from mha_course.checks.diagnosis.calling import Form, WrongResult
 from mha_course.checks.diagnosis.conduct import Finding
 from mha_course.checks.diagnosis.fault import Fault
+from mha_course.checks.diagnosis.faults_causal import CAUSAL_UNASKED
 from mha_course.checks.diagnosis.search import Case, Match
 from mha_course.checks.diagnosis.steps import Inputs, Trace
 from mha_course.checks.diagnosis.subject import Subject
@@ -34,7 +35,7 @@ SMALL = Fault(
         "Project the whole width E first, then cut the result into heads.",
     ),
 )
-FAULTS = (LENGTH, SMALL)
+FAULTS = (LENGTH, SMALL, CAUSAL_UNASKED, *fit.FAULTS, *single.FAULTS)
 
 
 def adapter(reason: str, candidate: Any) -> Verdict:
@@ -57,6 +58,9 @@ def unreadable(reason: str) -> Verdict:
 
 def failed(subject: Subject, refused: Sequence[Case]) -> Verdict:
     """No call gave numbers."""
+    if subject.guessed:
+        reason = f"its linear maps ({subject.guessed}) cannot be read as projections of queries, keys and values"
+        return unreadable(reason)
     results = [case for case in refused if isinstance(case.got.error, WrongResult)]
     case = (results or list(refused))[0]
     return raises(subject, case.got.error, case.x)
@@ -185,6 +189,9 @@ def unknown(subject: Subject, accepted: Sequence[tuple[Form, Sequence[Case]]]) -
                 "Look for a square root or a logarithm of negative numbers, for 0 / 0, and for rows without a key.",
             )
             return Verdict(False, f"its result holds {what}", seen, hints, ("returns_nan",))
+    if subject.guessed:
+        reason = f"its linear maps ({subject.guessed}) give no attention that is known here, whichever is shared"
+        return unreadable(reason)
     if subject.others:
         names = ", ".join(subject.others[:4])
         reason = f"beside four projections it has {names}, and its numbers are those of no attention that is known here"
@@ -230,8 +237,10 @@ def unknown_mask(subject: Subject, core: Match, tried: Sequence[tuple[Form, Sequ
         "State what its mask means: mask=, mask_axes=, in diagnose.",
     )
     evidence = difference(subject, case.got.out, out, case.x)
-    without = core.faults[0].said if core.faults else "without a mask it is right"
-    fault = f"with a mask its numbers differ from attention in every convention that was tried; {without}"
+    if core.faults:
+        more = "With a mask its numbers differ further: mend this first, and diagnose it again."
+        return faulty(core.faults, _evidence(subject, core), (more,))
+    fault = "without a mask it is right, with one its numbers differ from attention in every convention that was tried"
     return Verdict(False, fault, evidence, hints, names=("unknown_mask",))
 
 

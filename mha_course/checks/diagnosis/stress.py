@@ -10,7 +10,7 @@ from mha_course.checks.diagnosis import search
 from mha_course.checks.diagnosis.conduct import Finding
 from mha_course.checks.diagnosis.fault import Fault
 from mha_course.checks.diagnosis.faults_heads import TILED_HEADS
-from mha_course.checks.diagnosis.faults_mask import MASK
+from mha_course.checks.diagnosis.faults_mask import MASK, weak_fills
 from mha_course.checks.diagnosis.faults_scores import BIAS
 from mha_course.checks.diagnosis.faults_tiles import TILED
 from mha_course.checks.diagnosis.search import LOOSE, Case, Match
@@ -18,7 +18,8 @@ from mha_course.checks.diagnosis.steps import Inputs
 from mha_course.checks.diagnosis.subject import Sizes, Subject
 
 LONG = 131  # more keys than two tiles of 64
-LARGE, TENS = 1000.0, 20.0
+LARGE, TENS, HUNDREDS = 1000.0, 20.0, 400.0
+_FAR = (-50.0, -64.0, -100.0, -128.0, -200.0, -256.0, -300.0, -500.0, -512.0, -1000.0, -99.0, -255.0, -999.0)
 OVERFLOW = Fault(
     "softmax_overflows",
     "scores in the hundreds give NaN or infinity: the exponential overflows",
@@ -26,6 +27,16 @@ OVERFLOW = Fault(
     (
         "Multiply the queries by 1000: what does the result hold?",
         "Take the largest score of a row off all its scores before the exponential, or let softmax do it.",
+    ),
+)
+UNDERFLOW = Fault(
+    "softmax_underflows",
+    "rows whose scores lie hundreds below the largest of all become 0 / 0: the maximum that is taken off is not that "
+    "of their own row",
+    {},
+    (
+        "Multiply one query by 1000: what becomes of the rows of the others?",
+        "Take the largest score of each row off that row: amax(-1, keepdim=True), not max() over everything.",
     ),
 )
 LEAK = Fault(
@@ -48,7 +59,7 @@ UNLIKE = Fault(
     {},
     ("Try more and more keys: from which number on does it differ?", "Look for sizes that are fixed."),
 )
-FAULTS = (OVERFLOW, LEAK)
+FAULTS = (OVERFLOW, UNDERFLOW, LEAK)
 
 
 def _found(match: Match, cases: Sequence[Case], faults: Sequence[Fault]) -> Fault | None:
@@ -85,15 +96,34 @@ def large(subject: Subject, match: Match) -> Finding | None:
     got = subject.call(match.form, x, neutral=True)
     if got.out is None or got.out.isfinite().all():
         return None
-    right = subject.reference(match.reading, x, match.changes).out
-    if not right.isfinite().all():
+    if not subject.reference(match.reading, x, match.changes).out.isfinite().all():
         return None
     bad = int((~got.out.isfinite()).sum())
-    return Finding(OVERFLOW, f"{bad} of {got.out.numel()} numbers are NaN or infinite, with queries 1000 times larger")
+    fault = UNDERFLOW if _underflows(subject, match) else OVERFLOW
+    return Finding(fault, f"{bad} of {got.out.numel()} numbers are NaN or infinite, with queries 1000 times larger")
 
 
-def alone(subject: Subject, layout: str, axes: str) -> Inputs:
-    """Inputs with scores of tens, and a mask that lets every query see one key: far below 0 in some rows."""
+def _underflows(subject: Subject, match: Match) -> bool:
+    """Whether rows are lost whose own scores are small enough for an exponential, beside a token that is large."""
+    sizes = next(iter(subject.sizes().values()))
+    for seed in range(31, 37):
+        x = subject.inputs(sizes, match.form.layout, seed=seed)
+        query = x.query.clone()
+        query[..., 0, :] *= LARGE
+        x = Inputs(query, query, query) if x.key is x.query else x._replace(query=query)
+        got = subject.call(match.form, x, neutral=True).out
+        hidden = subject.reference(match.reading, x, match.changes).hidden
+        if got is None or hidden is None:
+            return False
+        top = hidden.amax(-1)  # (B, H, T)
+        small, lost = (top < 600) & (top > -600), ~got.isfinite().all(-1)
+        if bool((lost & (small.all(1) if lost.ndim == 2 else small)).any()):
+            return True
+    return False
+
+
+def alone(subject: Subject, layout: str, axes: str, factor: float = TENS) -> Inputs:
+    """Inputs with large scores, and a mask that lets every query see one key: far below 0 in some rows."""
     name = next(iter(subject.sizes()))
     x = subject.inputs(subject.sizes()[name], layout, axes=axes, seed=5)
     assert x.mask is not None
@@ -101,21 +131,25 @@ def alone(subject: Subject, layout: str, axes: str) -> Inputs:
     rows = torch.arange(mask.shape[-2])
     mask[..., rows, rows] = True
     if x.key is not x.query:
-        return x._replace(query=x.query * TENS, mask=mask)
-    both = x.query * math.sqrt(TENS)
+        return x._replace(query=x.query * factor, mask=mask)
+    both = x.query * math.sqrt(factor)
     return Inputs(both, both, both, mask)
 
 
 def weak(subject: Subject, match: Match) -> Finding | None:
-    """A fill of -30 hides nothing where the scores that are seen lie below it."""
+    """A fill of -30 or -100 hides nothing where the scores that are seen lie below it."""
     if not subject.how.takes_mask:
         return None
-    x = alone(subject, match.form.layout, match.form.axes)
-    got = subject.call(match.form, x)
-    if got.out is None or search.equal(got.out, subject.reference(match.reading, x, match.changes), LOOSE):
-        return None
-    fault = _found(match, [Case(x, got)], [one for one in MASK if one.name == "mask_fill_weak"])
-    return None if fault is None else Finding(fault, f"in a call with queries {TENS:g} times larger")
+    for factor, fills in ((TENS, ()), (HUNDREDS, _FAR)):
+        x = alone(subject, match.form.layout, match.form.axes, factor)
+        got = subject.call(match.form, x)
+        if got.out is None or search.equal(got.out, subject.reference(match.reading, x, match.changes), LOOSE):
+            continue
+        some = [fault for fill in fills for fault in weak_fills(fill)]
+        fault = _found(match, [Case(x, got)], some or [one for one in MASK if one.name == "mask_fill_weak"])
+        if fault is not None:
+            return Finding(fault, f"in a call with queries {factor:g} times larger")
+    return None
 
 
 def _replaced(x: Inputs, hidden: Sequence[int], factor: float, axis: int) -> Inputs:

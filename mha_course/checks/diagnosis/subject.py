@@ -1,10 +1,10 @@
 """A candidate made ready to be compared: its own copy, its weights drawn, its arguments known."""
 
-import copy
 import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,9 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from mha_course.checks.diagnosis import calling, layouts, projections
 from mha_course.checks.diagnosis.calling import Form, Signature
+from mha_course.checks.diagnosis.copying import copied, draw_mask, draw_parameters, freeze
 from mha_course.checks.diagnosis.layouts import Reading
+from mha_course.checks.diagnosis.precision import Precision
 from mha_course.checks.diagnosis.steps import Inputs, Trace, run
 from mha_course.checks.limit import OutOfTime
 
@@ -48,6 +50,8 @@ class Subject:
         readings: ways to read a module's weights; one without weights for a function.
         is_module: whether it has projections.
         changed: the arguments that some call changed in place.
+        lengths: T and S of its calls; None for the usual ones.
+        precision: which of its steps are narrower than float64.
 
     Raises:
         NoAdapter: it wants arguments that cannot be guessed.
@@ -61,31 +65,35 @@ class Subject:
         self.H, self.D = 3, 6  # no root of D is a number that people write by hand
         self.readings: list[Reading | None] = [None]
         if isinstance(fn, nn.Module):
-            for name, p in fn.named_parameters():
-                if isinstance(p, UninitializedBuffer | UninitializedParameter) or p.is_meta:
-                    raise layouts.Unreadable(f"its parameter {name} has no numbers yet")
-            fn = copy.deepcopy(fn).double().eval()
+            fn = copied(fn)
             draw_parameters(fn, 0)
             if not self.is_module:
                 self.D = _width(fn)
         self.fn = fn
         if self.is_module:
             assert isinstance(fn, nn.Module)
-            for p in fn.parameters():
-                p.requires_grad_(False)
+            freeze(fn)
             self.readings = list(layouts.readings(fn, num_heads))
         self.changed: set[str] = set()
+        self.lengths: tuple[int, int] | None = None
+        self.precision = Precision()
         self._within: Callable[[], Any] = nullcontext
         self._seen: dict[tuple[Any, ...], tuple[Inputs, Outcome]] = {}
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        """The layouts to try, the likeliest first."""
-        if not self.is_module:
+        """The layouts to try, the likeliest first; one sequence alone where a batch of them raises."""
+        if not isinstance(self.fn, nn.Module) or not self.is_module:
             return calling.LAYOUTS["function"]
-        both = calling.LAYOUTS["module"]
-        told = [projections.attribute(m, "batch_first") for m in self.fn.modules()]  # type: ignore[attr-defined]
-        return both[::-1] if False in told else both
+        both = calling.LAYOUTS["module"][:2]
+        kinds = [*self.fn.modules()]
+        told = [projections.attribute(m, "batch_first") for m in kinds]
+        likely = both[::-1] if False in told else both
+        if any(isinstance(m, nn.Conv2d) for m in kinds):
+            likely = ("B E 1 T", *likely)
+        if any(isinstance(m, nn.Conv1d) for m in kinds):
+            likely = (*likely, "B E T")
+        return (*likely, "T E")
 
     @property
     def others(self) -> list[str]:
@@ -97,14 +105,19 @@ class Subject:
         return [n for n in names if not any(n == u or n.startswith(f"{u}.") for u in used) and not _is_bias(n)]
 
     @property
+    def guessed(self) -> str:
+        """The names of its maps, if one of them has to serve for several; "" if not."""
+        return ", ".join(sorted(self.first.used)) if self.first and self.first.shared else ""
+
+    @property
     def head_dim(self) -> int:
         """D, of the likeliest reading."""
         return self.first.weights.q.weight.shape[1] // self.first.weights.H if self.first else self.D
 
-    def forget(self, mode: Callable[[], Any]) -> None:
-        """Forget all outcomes, and make every call within a context from now on."""
+    def forget(self, mode: Callable[[], Any] | None = None) -> None:
+        """Forget all outcomes, and make every call within a context from now on, if one is given."""
         self._seen.clear()
-        self._within = mode
+        self._within = mode or self._within
 
     @property
     def first(self) -> Reading | None:
@@ -118,9 +131,12 @@ class Subject:
     def sizes(self) -> dict[str, Sizes]:
         """The cases without a mask, by name."""
         H = self.heads()
-        B = 3 if H == 2 else 2
-        taken = {B, H, self.D, *self._widths()}
-        T, S = [p for p in _PRIMES if p not in taken][:2]
+        if self.lengths is None:
+            B = 3 if H == 2 else 2
+            T, S = [p for p in _PRIMES if p not in {B, *self.taken()}][:2]
+        else:
+            B = 7 if H != 7 else 5
+            T, S = self.lengths
         cases = {"uneven": Sizes(B, T, S), "even": Sizes(B, T, T)}
         if not self.how.crosses:
             del cases["uneven"]
@@ -128,11 +144,14 @@ class Subject:
             cases["square"] = Sizes(H, T, T)
         return cases
 
+    def taken(self) -> set[int]:
+        """Sizes that no length should have."""
+        return {self.heads(), self.D, *self._widths()}
+
     def _widths(self) -> tuple[int, int, int]:
         if self.first is None:
             return self.D, self.D, self.D
-        w = self.first.weights
-        return w.q.weight.shape[0], w.k.weight.shape[0], w.v.weight.shape[0]
+        return self.first.widths
 
     @property
     def width(self) -> int:
@@ -152,6 +171,7 @@ class Subject:
 
         if self.is_module:
             E, Ek, Ev = self._widths()
+            B = 1 if layout == "T E" else B
             query = draw(B, T, E)
             key = draw(B, S, Ek)
             value = draw(B, S, Ev)
@@ -189,6 +209,11 @@ class Subject:
             if not biased
         )
 
+    @property
+    def answered(self) -> bool:
+        """Whether some remembered call gave numbers for a batch."""
+        return any(outcome.out is not None and form.layout != "T E" for (form, *_), (_, outcome) in self._seen.items())
+
     def call(self, form: Form, x: Inputs, *, neutral: bool = False) -> Outcome:
         """Call the candidate; only an interrupt and the time limit pass through."""
         if neutral and self.how.needs_mask:
@@ -197,8 +222,9 @@ class Subject:
         given = _copies(before)
         try:
             with torch.no_grad(), self._within():
-                out = calling.call(self.fn, form, given, x, self.width)
-            outcome = Outcome(out.detach().double().clone())
+                run = partial(calling.call, self.fn, form, x=x, width=self.width)
+                out = self.precision.result(run, given, _copies(before), (x.mask is None, x.bias is None))
+            outcome = Outcome(out)
         except (KeyboardInterrupt, OutOfTime):
             raise
         except BaseException as error:
@@ -219,41 +245,6 @@ class Subject:
         return run(x, reading.weights if reading else None, changes)
 
 
-def draw_mask(axes: str, B: int, T: int, S: int, generator: torch.Generator) -> Tensor:
-    """A mask (B or 1, 1, T or 1, S) in which every query sees some keys and not all.
-
-    In row t the key t is seen, so that a causal mask beside it leaves something.
-    """
-    if axes == "B S":
-        lengths = torch.arange(B) % 3 + S - 3  # S - 3, S - 2, S - 1: something is hidden in every sample
-        return (torch.arange(S) < lengths[:, None])[:, None, None]
-    B = 1 if axes == "T S" else B
-    mask = torch.rand(B, 1, T, S, generator=generator) < 0.6
-    t = torch.arange(T)
-    mask[..., t, t % S] = True
-    mask[..., t, (t + 1) % S] = False
-    mask[..., T - 1, (T - 2) % S] = False  # with T = S the next line takes back what hides a key in the last row
-    mask[..., T - 1, 0] = True
-    return mask
-
-
-def draw_parameters(module: nn.Module, seed: int) -> None:
-    """Draw weights that do not saturate the softmax, and biases that cannot be overlooked."""
-    generator = torch.Generator().manual_seed(seed)
-    norms = {id(p) for m in module.modules() if "Norm" in type(m).__name__ for p in m.parameters(recurse=False)}
-    with torch.no_grad():
-        for p in module.parameters():
-            if not p.is_floating_point():
-                continue
-            drawn = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            if p.ndim >= 2:
-                p.copy_(drawn / math.sqrt(max(1, min(p.shape[-2:]) if p.ndim == 3 else p.shape[1])))
-            elif id(p) in norms:
-                p.copy_(1 + 0.3 * drawn)
-            else:
-                p.copy_(0.4 * drawn)
-
-
 def _width(module: nn.Module) -> int:
     """The width of a head that a module without weights was made for; 6 if it does not say."""
     for name, power in (("d_k", 1), ("head_dim", 1), ("dim", 1), ("d", 1), ("temperature", 2), ("scale", -2)):
@@ -268,11 +259,13 @@ def _width(module: nn.Module) -> int:
 def forms(subject: Subject, layout: str | None, mask: str | None, axes: str | None) -> Iterator[Form]:
     """The forms to try, the stated ones alone where they are stated."""
     for one in (layout,) if layout else subject.layouts:
+        if one == "T E" and not layout and subject.answered:
+            continue
         if not subject.how.takes_mask:
             yield Form(one)
             continue
         for convention in (mask,) if mask else calling.CONVENTIONS:
-            for form_axes in (axes,) if axes else calling.AXES:
+            for form_axes in (axes,) if axes else ("T S",) if one == "T E" else calling.AXES:
                 yield Form(one, convention, form_axes)
 
 

@@ -12,6 +12,7 @@ from tests.checks.bank import (
     right_more_modules,
     right_output_modules,
     right_raw_modules,
+    right_third,
     right_torch_modules,
     right_variants,
 )
@@ -24,6 +25,7 @@ MODULES: list[Right] = [
     *right_mask_modules.ITEMS,
     *right_torch_modules.ITEMS,
     *right_output_modules.ITEMS,
+    *right_third.ITEMS,
 ]
 FUNCTIONS: list[Right] = [*right_functions.ITEMS, *right_layouts.ITEMS]
 RIGHT: list[Right] = [*MODULES, *FUNCTIONS]

@@ -1,4 +1,4 @@
-"""The second bank: written apart from the checks and their first bank, to measure how often they are right unseen."""
+"""The second bank: written apart from the checks and their first bank; what it showed was mended after that."""
 
 from .second_right import SECOND_RIGHT
 from .second_wrong import SECOND_WRONG_MODULES

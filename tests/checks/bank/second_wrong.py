@@ -38,7 +38,8 @@ _add(GptAttention, "peek", "sees_one_ahead", said="the triangle starts one colum
 _add(GptAttention, "wide", "scale_by_embed_dim", said="the root is of the model's width", args=_gpt)
 _add(GptAttention, "unscaled", "no_scale", said="the division was lost in a rewrite", args=_gpt)
 _add(GptAttention, "zeros", "mask_fill_zero", said="scores are multiplied by the triangle", args=_gpt)
-_add(GptAttention, "late", "mask_after_softmax", said="weights are multiplied by the triangle", args=_gpt)
+_add(GptAttention, "late", "mask_after_softmax", said="weights are multiplied by the triangle", args=_gpt,
+     also=["causal_after_softmax"])  # fmt: skip
 _add(GptAttention, "flat", "merge_without_transpose", said="view without the transpose", args=_gpt)
 _add(BertAttention, "rows", "padding_on_query_axis", said="the padding mask hides rows, not columns")
 _add(BertAttention, "weak", "mask_fill_weak", said="hidden scores are lowered by three only")
@@ -68,7 +69,8 @@ _add(FunctionalAttention, "zero", "other_zero_key", said="add_zero_attn: one mor
      also=["softmax_plus_one", "other: softmax_plus_one"])  # fmt: skip
 _add(LlamaAttention, "tiled", "gqa_tiled_heads", said="key heads are tiled 0 1 0 1", relabelled=True)
 _add(LlamaAttention, "qknorm", "cosine_scores", said="q and k are normalised")
-_add(LlamaAttention, "token", "heads_of_one_token", said="no transpose before torch's attention: heads of one token")
+_add(LlamaAttention, "token", "heads_of_one_token", said="no transpose before torch's attention: heads of one token",
+     also=["mask_ignored"])  # fmt: skip
 _add(LlamaAttention, "inverse", "scale_inverted", said="scale= is the root, not one over it")
 _add(LlamaAttention, "unasked", "other_causal_without_mask", said="hides the future where no mask is given",
      also=["causal_without_mask", "causal_in_place_of_mask", "other: causal_without_mask"],
@@ -91,7 +93,7 @@ _add(RoleAttention, "never", "mask_ignored", said="the mask is taken and not use
 _add(RoleAttention, "stacked", "merge_interleaved", said="heads stacked on the last axis", relabelled=True)
 _add(RoleAttention, "bare", "no_output_projection", said="the output map is never called")
 _add(HeadList, "swap", "query_key_exchanged", said="key map on queries and query map on keys", relabelled=True,
-     also=["queries_by_k_proj", "keys_by_q_proj"])  # fmt: skip
+     also=["queries_by_k_proj", "keys_by_q_proj", "queries_keys_swapped"])  # fmt: skip
 _add(HeadList, "selfkeys", "keys_by_q_proj", said="both by the query map")
 _add(HeadList, "first", "heads_share_small_projection", said="always the first head", also=["first_head_only"])
 _add(HeadList, "lost", "mask_first_head_only", said="only the first head gets the mask")
@@ -105,7 +107,7 @@ _add(StackedAttention, "sample", "batch_mixed", said="every sample reads the fir
      also=["first_sample_only"])  # fmt: skip
 _add(StackedAttention, "mask0", "mask_first_sample", said="the first sample's mask for all")
 _add(StackedAttention, "short", "other_total_without_last", said="the total misses the last key",
-     also=["exp_not_normalized", "total_without_last"])  # fmt: skip
+     also=["exp_not_normalized", "total_without_last", "total_of_other_keys"])  # fmt: skip
 _add(StackedAttention, "turned", "batch_mixed", said="rows of (B, T) read as (T, B)",
      also=["merge_mixes_samples", "merge_other", "batch_first_confusion"])  # fmt: skip
 _add(CloneAttention, "query", "cross_reads_query_stream", said="the loop maps the query three times")
@@ -124,13 +126,13 @@ _add(CachedAttention, "local", "other_chunk_positions", said="every chunk of que
      also=["mask_first_row", "chunk_positions"])  # fmt: skip
 _add(CachedAttention, "ahead", "sees_one_ahead", said="< where it should be <=, with two")
 _add(CachedAttention, "inside", "other_window", said="a chunk sees only keys from its own start on",
-     also=["local_window", "window", "last_tile_lost"])  # fmt: skip
+     also=["local_window", "window", "last_tile_lost", "chunk_sees_itself_only"])  # fmt: skip
 
 # two faults
 _add(GptAttention, "unscaled flat", "no_scale", "merge_without_transpose", said="both", args=_gpt)
 _add(BertAttention, "rows residual", "padding_on_query_axis", "query_added", said="both")
 _add(KerasAttention, "tied axis", "values_by_k_proj", "softmax_over_queries", said="both")
-_add(FairseqAttention, "twice order", "scale_twice", "mask_head_order", said="both")
+_add(FairseqAttention, "twice order", "scale_twice", "mask_head_order", said="both", also=["scale_by_d"])
 _add(LlamaAttention, "tiled inverse", "gqa_tiled_heads", "scale_inverted", said="both",
      args=(SimpleNamespace(dim=24, n_heads=6, n_kv_heads=2),))  # fmt: skip
 _add(LucidAttention, "dim lost", "scale_by_embed_dim", "mask_ignored", said="both")

@@ -38,7 +38,13 @@ _add(f.base_two, "nolog", "other_base_two", said="powers of two without the fact
 _add(f.base_two, "inplace", "changes_input", said="q is scaled in place")
 _add(f.base_two, "plus_one", "other_softmax_plus_one", said="one is added to the total",
      also=["softmax_plus_one", "exp_not_normalized"])  # fmt: skip
-_add(f.ordered, "half", "other_top_half", said="only the better half of the keys", also=["top_k", "hard_max"])
+_add(
+    f.ordered,
+    "half",
+    "other_top_half",
+    said="only the better half of the keys",
+    also=["top_k", "hard_max", "top_keys_only"],
+)
 _add(f.ordered, "gathered", "other_values_reordered", said="values in the opposite order of the weights",
      also=["softmax_of_negative", "values_reordered"])  # fmt: skip
 _add(f.dispatcher, "noise", "dropout_in_eval", said="dropout of a tenth always", also=["nondeterministic"])

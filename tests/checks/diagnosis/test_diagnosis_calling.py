@@ -163,6 +163,9 @@ def of_function():
     [
         ("B T E", of_module, lambda x: x),
         ("T B E", of_module, lambda x: x.transpose(0, 1)),
+        ("B E T", of_module, lambda x: x.mT),
+        ("B E 1 T", of_module, lambda x: x.mT[:, :, None]),
+        ("T E", of_module, lambda x: x[0]),
         ("B H T D", of_function, lambda x: x),
         ("B T H D", of_function, lambda x: x.transpose(1, 2)),
         ("B T D", of_function, lambda x: x[:, 0]),
@@ -212,7 +215,7 @@ def test_a_bias_is_passed_with_the_mask_in_it():
 
 
 OUT, OTHER = torch.randn(2, 3, 6), torch.randn(2, 5, 3, 4)
-LEADING = torch.Size([2, 3])
+SHAPE = torch.Size([2, 3, 6])
 
 
 @pytest.mark.parametrize(
@@ -220,11 +223,11 @@ LEADING = torch.Size([2, 3])
     [OUT, (OUT, OTHER), (OTHER, OUT), [OUT], (None, OUT), {"weights": OTHER, "out": OUT}, (OUT, None, "text")],
 )
 def test_the_output_is_found_among_what_comes_back(returned):
-    assert calling.output(returned, LEADING, 6) is OUT
+    assert calling.output(returned, SHAPE) is OUT
 
 
 def test_a_named_tuple_is_a_tuple():
-    assert calling.output(Inputs(OUT, OTHER, OTHER), LEADING, 6) is OUT
+    assert calling.output(Inputs(OUT, OTHER, OTHER), SHAPE) is OUT
 
 
 @pytest.mark.parametrize(
@@ -245,13 +248,20 @@ def test_a_named_tuple_is_a_tuple():
 )
 def test_what_is_no_output_is_said(returned, kind, said):
     with pytest.raises(WrongResult, match=said) as raised:
-        calling.output(returned, LEADING, 6)
+        calling.output(returned, SHAPE)
     assert raised.value.kind == kind
 
 
 @pytest.mark.parametrize(
     ("layout", "make"),
-    [("B T E", of_module), ("T B E", of_module), ("B H T D", of_function), ("B T H D", of_function)],
+    [
+        ("B T E", of_module),
+        ("T B E", of_module),
+        ("B E T", of_module),
+        ("B E 1 T", of_module),
+        ("B H T D", of_function),
+        ("B T H D", of_function),
+    ],
 )
 def test_a_call_gives_the_course_layout(layout, make):
     x = make()._replace(mask=None)
@@ -270,3 +280,14 @@ def test_a_call_without_heads_gives_one(layout, first):
     how = calling.signature(function("q, k, v"), True)
     out = calling.call(lambda q, k, v: q, Form(layout), arguments(how, Form(layout), x), x, 6)
     assert torch.equal(out, x.query[first])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_method_tells_its_arguments_by_its_schema():
+    class Scripted(nn.Module):
+        def forward(self, query, memory, mask: torch.Tensor | None = None):
+            return query
+
+    how = calling.signature(torch.jit.script(Scripted()), False)
+    assert how.roles == ("query", "context")
+    assert (how.mask, how.needs_mask) == ("mask", False)

@@ -106,7 +106,7 @@ def test_a_fault_is_named(candidate):
     assert len(verdict.hints) == 2
 
 
-@pytest.mark.parametrize("fill", [-1.0, -5.0, -20.0, -30.0])
+@pytest.mark.parametrize("fill", [-1.0, -5.0, -20.0, -50.0, -200.0])
 def test_a_weak_fill_is_found_whatever_it_is(fill):
     def weak(q, k, v, mask=None):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -117,7 +117,7 @@ def test_a_weak_fill_is_found_whatever_it_is(fill):
     assert f"become {fill:g}," in verdict.fault
 
 
-@pytest.mark.parametrize("fill", [-50.0, -1e3, -1e4, -1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("fill", [-1e3, -1e4, -1e9, torch.finfo(torch.float32).min])
 def test_a_strong_fill_is_right(fill):
     def strong(q, k, v, mask=None):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -172,7 +172,7 @@ class NoModule:
         (NoModule, "is a class, and no nn.Module", False),
         (nn.LayerNorm(4), "takes input", False),
         (lambda q, k, v, rate: v, "needs `rate`", False),
-        (nn.Linear(4, 4), "", False),
+        (nn.Linear(4, 4), "depends on its own token alone", False),
     ],
 )
 def test_what_cannot_be_judged_says_why(candidate, said, judged):

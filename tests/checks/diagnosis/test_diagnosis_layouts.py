@@ -374,8 +374,8 @@ def layers(**sizes):
     [
         (nn.LayerNorm(4), "holds no linear maps"),
         (nn.Sequential(nn.Embedding(3, 4)), "holds no linear maps"),
-        (layers(q=SQUARE), r"maps \(q\) cannot be read"),
-        (layers(q=SQUARE, k=SQUARE, out=SQUARE), r"\(q, k, out\)"),
+        (layers(q=(E, 7)), r"maps \(q\) cannot be read"),
+        (layers(q=SQUARE, k=(E, 7), out=SQUARE), r"\(q, k, out\)"),
         (layers(q=SQUARE, k=(E, 7), v=(E, 7)), "cannot be read"),
         (layers(q=(E, 7), k=(E, 7), v=(E, 7)), "cannot be read"),
         (layers(q=SQUARE, k=SQUARE, v=SQUARE, out=(E + 1, E)), "cannot be read"),

@@ -204,7 +204,7 @@ def test_a_window_sees_its_width(width, both):
 
 def test_one_more_key_of_score_0_takes_weight():
     scores = draw(B, H, T, S)
-    weights = bases._with_zero_key(scores)
+    weights = bases.plus_one(scores)
     close(weights, scores.exp() / (1 + scores.exp().sum(-1, keepdim=True)))
 
 

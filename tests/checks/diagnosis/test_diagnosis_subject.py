@@ -295,5 +295,23 @@ def test_forms_are_all_tried_or_the_stated_one():
 
 
 def test_batch_first_false_puts_the_batch_second():
-    assert Subject(nn.MultiheadAttention(18, 3)).layouts == ("T B E", "B T E")
-    assert Subject(nn.MultiheadAttention(18, 3, batch_first=True)).layouts == ("B T E", "T B E")
+    assert Subject(nn.MultiheadAttention(18, 3)).layouts == ("T B E", "B T E", "T E")
+    assert Subject(nn.MultiheadAttention(18, 3, batch_first=True)).layouts == ("B T E", "T B E", "T E")
+
+
+def test_convolutions_ask_for_channels_first():
+    linear = nn.ModuleList([nn.Linear(18, 18) for _ in range(4)])
+    convolutions = nn.ModuleList([nn.Conv1d(18, 18, 1) for _ in range(4)])
+    images = nn.ModuleList([nn.Conv2d(18, 18, 1) for _ in range(4)])
+    names = ("q", "k", "v", "o")
+    found = [Subject(_Named(dict(zip(names, maps, strict=True)))).layouts for maps in (linear, convolutions, images)]
+    assert found == [
+        ("B T E", "T B E", "T E"),
+        ("B T E", "T B E", "B E T", "T E"),
+        ("B E 1 T", "B T E", "T B E", "T E"),
+    ]
+
+
+class _Named(nn.ModuleDict):
+    def forward(self, x):
+        return x
