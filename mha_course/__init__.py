@@ -4,8 +4,9 @@ Letters used throughout: B batch, H heads, T query length, S key length, D width
 E model width. A mask is a bool tensor in which True means "may attend".
 """
 
+from mha_course.cache import KVCache
 from mha_course.dot_product import AttentionTrace, attention
 from mha_course.multihead import MultiHeadAttention, MultiHeadTrace
 
-__all__ = ["AttentionTrace", "MultiHeadAttention", "MultiHeadTrace", "attention"]
+__all__ = ["AttentionTrace", "KVCache", "MultiHeadAttention", "MultiHeadTrace", "attention"]
 __version__ = "0.1.0"

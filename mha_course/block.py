@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mha_course.cache import KVCache
 from mha_course.masks._inputs import check_integer
 from mha_course.multihead import MultiHeadAttention
 from mha_course.multihead._inputs import check_input, size
@@ -146,6 +147,7 @@ class Block(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         score_bias: Float[Tensor, "..."] | None = None,
         is_causal: bool = False,
+        cache: KVCache | None = None,
     ) -> Float[Tensor, "B T E"]:
         """Pass the stream through the block.
 
@@ -154,17 +156,19 @@ class Block(nn.Module):
             mask: bool, True = may attend, broadcasts to (B, H, T, T); two axes mean (T, T).
             score_bias: added to the scaled scores, broadcasts to (B, H, T, T).
             is_causal: token t may attend to tokens 0 to t only, and where mask lets it too.
+            cache: see `MultiHeadAttention.forward`; with it mask and score_bias are for T queries and S keys.
 
         Returns:
             out (B, T, E).
 
         Raises:
             TypeError: x is not a floating point tensor, or not of the type of the parameters (outside autocast); what
-                `MultiHeadAttention.forward` raises of mask, score_bias, is_causal and backend.
+                `MultiHeadAttention.forward` raises of mask, score_bias, is_causal, cache and backend.
             ValueError: x has another number of axes or another width; likewise.
+            RuntimeError: a gradient would have to pass through the cache.
         """
         check_input("x", x, "T", "E", self.attention.embed_dim, self.attention.q_proj)
-        attend = partial(self.attention, mask=mask, score_bias=score_bias, is_causal=is_causal)
+        attend = partial(self.attention, mask=mask, score_bias=score_bias, is_causal=is_causal, cache=cache)
         if self.norm == "pre":
             x = x + self._drop(attend(self.attention_norm(x)))
             return x + self._drop(self.mlp(self.mlp_norm(x)))

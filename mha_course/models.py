@@ -1,7 +1,7 @@
 """A small decoder: embedded tokens, a stack of blocks and a read-out, as in GPT-2."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_course.block import Block, Norm, check_norm
+from mha_course.cache import KVCache
 from mha_course.masks._inputs import check_integer, integers, refuse
+from mha_course.multihead import MultiHeadAttention
 from mha_course.positions import Learned, Rotary
 
 Positions = Literal["learned", "rotary"] | None
@@ -134,34 +136,73 @@ class Decoder(nn.Module):
                 nn.init.normal_(parameter, std=small if writes else std)
 
     def forward(
-        self, tokens: Integer[Tensor, "B T"], *, mask: Bool[Tensor, "..."] | None = None
+        self,
+        tokens: Integer[Tensor, "B T"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        cache: Sequence[KVCache] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Return the logits of the token that follows each place, from the tokens up to it.
 
         Args:
             tokens: integers (B, T) from 0 to V - 1.
             mask: bool, True = may attend, besides the causal mask (`masks.padding` for example); broadcasts to
-                (B, H, T, T).
+                (B, H, T, T), with a cache to (B, H, T, S).
+            cache: one for each block, as `new_cache` makes them: tokens then go on from the length tokens that were
+                given before, and are added to them; S = length + T. See `MultiHeadAttention.forward`.
 
         Returns:
             logits (B, T, V).
 
         Raises:
-            TypeError: tokens is not an integer tensor; mask is not bool.
-            ValueError: tokens has another number of axes, or holds a number that is not a token; T is above max_length;
-                mask does not broadcast to (B, H, T, T). (At depth 0 nobody reads the mask.)
+            TypeError: tokens is not an integer tensor; mask is not bool; cache is not made of KVCaches, or they have
+                another type than the projected keys.
+            ValueError: tokens has another number of axes, or holds a number that is not a token; T (or S) is above
+                max_length; mask does not broadcast to (B, H, T, T). (At depth 0 nobody reads the mask.) Another number
+                of caches than of blocks, one of them twice, or they differ in length; what a cache refuses.
+            RuntimeError: a gradient would have to pass through the cache.
         """
         tokens = integers("tokens", tokens, "B", "T")
         outside = (tokens < 0) | (tokens >= self.vocabulary)
         refuse(outside, tokens, f"tokens must lie between 0 and {self.vocabulary - 1} (V = {self.vocabulary})")
-        x = F.dropout(self.positions(self.embedding(tokens)), self.dropout, self.training)  # (B, T, E)
-        for block in self.blocks:
-            x = block(x, mask=mask, is_causal=True)
+        past, caches = _aligned(cache, len(self.blocks))
+        x = self.embedding(tokens)  # (B, T, E)
+        if not isinstance(self.positions, nn.Identity):
+            x = self.positions(x, offset=past)
+        x = F.dropout(x, self.dropout, self.training)
+        for block, kept in zip(self.blocks, caches, strict=True):
+            x = block(x, mask=mask, is_causal=True, cache=kept)
         return self.read_out(self.norm(x))  # (B, T, V)
+
+    def new_cache(self, batch_size: int, max_len: int) -> list[KVCache]:
+        """Make an empty cache for each block, with room for max_len tokens, of the parameters' type and device.
+
+        Raises:
+            TypeError: a size is not an integer.
+            ValueError: batch_size is negative; max_len is below 1.
+        """
+        weight = self.embedding.weight
+        layers = (layer for layer in self.modules() if isinstance(layer, MultiHeadAttention))
+        make = partial(KVCache, dtype=weight.dtype, device=weight.device)
+        return [make(batch_size, layer.num_kv_heads, max_len, layer.head_dim) for layer in layers]
 
     def extra_repr(self) -> str:
         """The dropout; the rest is said by the parts."""
         return f"dropout={self.dropout}"
+
+
+def _aligned(cache: Sequence[KVCache] | None, count: int) -> tuple[int, Sequence[KVCache | None]]:
+    """How many tokens there were before, and what each block kept of them; raise if they do not fit each other."""
+    if cache is None:
+        return 0, [None] * count
+    if not isinstance(cache, list | tuple) or not all(isinstance(kept, KVCache) for kept in cache):
+        raise TypeError(f"cache must be a list of KVCaches, one for each block, got {cache!r}")
+    if not count or len(set(map(id, cache))) != count or len(cache) != count:
+        raise ValueError(f"cache must have one KVCache for each of {count} blocks (at least 1), got {cache!r}")
+    kinds = {(kept.length, kept.k.shape[0], kept.k.dtype) for kept in cache}
+    if len(kinds) > 1:
+        raise ValueError(f"the caches must be alike in length, batch size and type, got {sorted(kinds, key=str)}")
+    return cache[0].length, cache
 
 
 def _tie(model: Decoder, _: object = None) -> None:

@@ -22,8 +22,8 @@ TABLE = {
     "multihead": {"dot_product", "masks", "positions", "cache"},
     **{name: {"dot_product", "masks", "measure"} for name in BACKENDS},
     **{name: {"multihead", "measure"} for name in TOOLS},
-    **{name: {"multihead", "positions", "masks", "tiled"} for name in MODELS},
-    "models": {"block", "multihead", "positions", "masks", "tiled"},  # a decoder is made of blocks
+    **{name: {"multihead", "positions", "masks", "cache", "tiled"} for name in MODELS},
+    "models": {"block", "multihead", "positions", "masks", "cache", "tiled"},  # a decoder is made of blocks
     "checks": MECHANISM,
     "plots": set(),
     "experiments": MECHANISM,

@@ -12,13 +12,16 @@ from mha_course.masks.content import block_diagonal, block_diagonal_from_ids, pa
 from mha_course.masks.convert import from_additive, from_blocked, from_integers, to_additive, to_blocked
 from mha_course.masks.explanation import Explanation, explain
 from mha_course.masks.order import band, causal, prefix, sliding_window
+from mha_course.masks.patterns import blocks, dilated, random_links
 
 __all__ = [
     "Explanation",
     "band",
     "block_diagonal",
     "block_diagonal_from_ids",
+    "blocks",
     "causal",
+    "dilated",
     "explain",
     "from_additive",
     "from_blocked",
@@ -26,6 +29,7 @@ __all__ = [
     "padding",
     "padding_from_tokens",
     "prefix",
+    "random_links",
     "sliding_window",
     "to_additive",
     "to_blocked",

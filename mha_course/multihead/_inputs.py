@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from mha_course.cache import KVCache
 from mha_course.masks._inputs import check_integer
 
 
@@ -32,16 +33,28 @@ def check_input(name: str, x: Tensor, length: str, letter: str, width: int, line
 
 def check_lengths(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> None:
     """Raise unless the sizes of query, key and value fit each other."""
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, got {type(is_causal).__name__}")
+    if key is value is query:
+        return
     if not query.shape[0] == key.shape[0] == value.shape[0]:
         sizes = f"{query.shape[0]}, {key.shape[0]} and {value.shape[0]}"
         raise ValueError(f"query, key and value must have one batch size B, got {sizes}")
     if key.shape[1] != value.shape[1]:
         raise ValueError(f"key and value must have one length S, got {key.shape[1]} and {value.shape[1]}")
-    if not isinstance(is_causal, bool):
-        raise TypeError(f"is_causal must be True or False, got {type(is_causal).__name__}")
     T, S = query.shape[1], key.shape[1]
     if is_causal and T != S:
         raise ValueError(f"is_causal needs T = S, got T = {T} and S = {S}: pass mask=causal(T, S, alignment=...)")
+
+
+def check_cache(cache: KVCache, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> None:
+    """Raise unless the new tokens, those of query, can be added to what cache holds."""
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"cache must be a KVCache, one for each attention layer, got {type(cache).__name__}")
+    if key is not query or value is not query:
+        raise ValueError("cache is for self-attention, where key and value are query: leave them out, or cache")
+    if cache.window is not None and not is_causal:
+        raise ValueError(f"cache has a window of {cache.window} tokens, all in the past: is_causal must be True")
 
 
 def check_heads(heads: Tensor, q: Tensor) -> None:

@@ -8,16 +8,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from mha_course.cache import KVCache
 from mha_course.dot_product import attention, check_addend, check_number
 from mha_course.masks._inputs import check_integer
 from mha_course.multihead._inputs import (
     check_backend,
+    check_cache,
     check_heads,
     check_input,
     check_lengths,
     check_turned,
     size,
 )
+from mha_course.multihead.cached import append
 from mha_course.multihead.steps import Attend, and_causal, merge_heads, one_per_query_head, sdpa, split_heads
 
 Maybe = Tensor | None
@@ -76,7 +79,8 @@ class MultiHeadAttention(nn.Module):
             `attention`, step by step. Or a callable `(q, k, v, *, mask, score_bias, scale,
             is_causal, dropout_p) -> out` with the meaning of these as in `forward`, scale None, and
             H heads in q, k and v alike. May be set later: `module.backend = "explicit"`.
-        rotary: turns q and k by position, `(x: (B, H, T, D)) -> x` of the same shape and type.
+        rotary: turns q and k by position, `(x: (B, H, T, D)) -> x` of the same shape and type. With a cache
+            it is also told offset=, the position of the first token.
         device, dtype: of the parameters.
 
     Raises:
@@ -173,6 +177,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         score_bias: Float[Tensor, "..."] | None = None,
         is_causal: bool = False,
+        cache: KVCache | None = None,
     ) -> Float[Tensor, "B T E"]:
         """Attend from query to key and value; to query itself where they are not given.
 
@@ -182,7 +187,11 @@ class MultiHeadAttention(nn.Module):
             value: (B, S, Ev), key if None.
             mask: bool, True = may attend, broadcasts to (B, H, T, S); two axes mean (T, S).
             score_bias: added to the scaled scores, broadcasts to (B, H, T, S).
-            is_causal: query t may attend to keys 0 to t only, and where mask lets it too. T = S.
+            is_causal: query t may attend to keys 0 to t only, and where mask lets it too. T = S, or with a
+                cache 0 to length + t, the keys before it included.
+            cache: what this module got before. The T new tokens are added to it, and attended to as well:
+                S = length + T, for mask and score_bias too, whatever the cache dropped. One cache for each
+                module; for self-attention, and without gradients.
 
         Returns:
             out (B, T, E).
@@ -190,16 +199,22 @@ class MultiHeadAttention(nn.Module):
         Raises:
             TypeError: query, key or value is not a floating point tensor, or not of the type of the
                 parameters (outside autocast); mask is not bool; score_bias is not floating point;
-                is_causal is not a bool; backend or rotary returns no tensor, rotary another type.
+                is_causal is not a bool; backend or rotary returns no tensor, rotary another type;
+                cache is not a KVCache, or has another type than the projected key.
             ValueError: value without key; query, key or value of another number of axes or width;
                 different batch sizes; key and value of different length; mask or score_bias that does
                 not broadcast to (B, H, T, S) or is on another device; is_causal with T != S;
-                backend returns another shape than that of q; rotary another one than it got.
+                backend returns another shape than that of q; rotary another one than it got; with a
+                cache: key or value besides query, no room for T more, another batch size, tokens of
+                another module, a window without is_causal.
+            RuntimeError: a gradient would have to pass through the cache.
+
+        What is refused leaves the cache as it was, except for what a backend does or returns.
         """
         if self.backend == "explicit":
-            return self.trace(query, key, value, mask=mask, score_bias=score_bias, is_causal=is_causal).out
-        q, k, v = self._inputs(query, key, value, mask, score_bias, is_causal)
+            return self.trace(query, key, value, mask=mask, score_bias=score_bias, is_causal=is_causal, cache=cache).out
         check_backend(self.backend)
+        q, k, v, mask, score_bias, is_causal = self._inputs(query, key, value, mask, score_bias, is_causal, cache)
         attend = sdpa
         if callable(self.backend):
             attend, k, v = self.backend, one_per_query_head(k, q), one_per_query_head(v, q)
@@ -217,6 +232,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         score_bias: Float[Tensor, "..."] | None = None,
         is_causal: bool = False,
+        cache: KVCache | None = None,
     ) -> MultiHeadTrace:
         """Do what `forward` does, step by step and whatever the backend, and keep every step.
 
@@ -225,7 +241,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             MultiHeadTrace(q, k, v, scores, weights, heads, out).
         """
-        q, k, v = self._inputs(query, key, value, mask, score_bias, is_causal)
+        q, k, v, mask, score_bias, is_causal = self._inputs(query, key, value, mask, score_bias, is_causal, cache)
         scores, weights, heads = attention(
             q,
             one_per_query_head(k, q),
@@ -242,9 +258,16 @@ class MultiHeadAttention(nn.Module):
         return f"{heads}, dropout={self.dropout}, backend={self.backend!r}"
 
     def _inputs(
-        self, query: Tensor, key: Maybe, value: Maybe, mask: Maybe, score_bias: Maybe, is_causal: bool
-    ) -> tuple[Float[Tensor, "B H T D"], Float[Tensor, "B Hkv S D"], Float[Tensor, "B Hkv S D"]]:
-        """Check everything; project, split and turn."""
+        self,
+        query: Tensor,
+        key: Maybe,
+        value: Maybe,
+        mask: Maybe,
+        score_bias: Maybe,
+        is_causal: bool,
+        cache: KVCache | None,
+    ) -> tuple[Float[Tensor, "B H T D"], Float[Tensor, "B Hkv S D"], Float[Tensor, "B Hkv S D"], Maybe, Maybe, bool]:
+        """Check everything; project, split, turn, and add to the cache."""
         if key is None and value is not None:
             raise ValueError("value was given without key: give both, or key alone")
         key_name = "key" if key is not None else "key (query, as none was given)"
@@ -252,14 +275,23 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         value = key if value is None else value
         check_input("query", query, "T", "E", self.embed_dim, self.q_proj)
-        check_input(key_name, key, "S", "Ek", self.kdim, self.k_proj)
-        check_input(value_name, value, "S", "Ev", self.vdim, self.v_proj)
+        if not (key is value is query and self.kdim == self.vdim == self.embed_dim):  # else that was all three
+            check_input(key_name, key, "S", "Ek", self.kdim, self.k_proj)
+            check_input(value_name, value, "S", "Ev", self.vdim, self.v_proj)
         check_lengths(query, key, value, is_causal)
+        past = 0
+        if cache is not None:
+            check_cache(cache, query, key, value, is_causal)
+            past = cache.length
         q = split_heads(self.q_proj(query), self.head_dim)  # (B, H, T, D)
         k = split_heads(self.k_proj(key), self.head_dim)  # (B, Hkv, S, D)
         v = split_heads(self.v_proj(value), self.head_dim)  # (B, Hkv, S, D)
         for name, x in (("mask", mask), ("score_bias", score_bias)):
-            check_addend(name, x, (*q.shape[:-1], k.shape[-2]), q)
+            if x is not None:
+                check_addend(name, x, (*q.shape[:-1], past + k.shape[-2]), q)
         if self.rotary is not None:
-            q, k = check_turned(self.rotary(q), q), check_turned(self.rotary(k), k)
-        return q, k, v
+            rotary = self.rotary if cache is None else partial(self.rotary, offset=past)
+            q, k = check_turned(rotary(q), q), check_turned(rotary(k), k)
+        if cache is None:
+            return q, k, v, mask, score_bias, is_causal
+        return q, *append(cache, self, q, k, v, mask, score_bias, is_causal)

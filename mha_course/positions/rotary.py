@@ -160,16 +160,19 @@ class Rotary(nn.Module):
         offset = check_integer("offset", offset)
         position = positions(x.shape[-2], offset, x.device, x.dtype)
         angle = position.unsqueeze(-1) * self._frequencies(x.device, position.dtype)  # (T, R / 2)
-        magnitude = 0.1 * math.log(self.factor) + 1 if self.scaling == "yarn" else 1.0
-        cos, sin = angle.cos() * magnitude, angle.sin() * magnitude
-        turned, kept = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
+        cos, sin = angle.cos(), angle.sin()
+        if self.scaling == "yarn":
+            magnitude = 0.1 * math.log(self.factor) + 1
+            cos, sin = cos * magnitude, sin * magnitude
+        turned, kept = x.split([self.rotary_dim, self.head_dim - self.rotary_dim], dim=-1)
         if self.interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]
             turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
         else:
             a, b = turned.chunk(2, dim=-1)
             turned = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
-        return torch.cat([turned.to(x.dtype), kept], dim=-1)
+        turned = turned.to(x.dtype)
+        return turned if self.rotary_dim == self.head_dim else torch.cat([turned, kept], dim=-1)
 
     def _frequencies(self, device: torch.device | None, dtype: torch.dtype) -> Float[Tensor, " pairs"]:
         return rotary_frequencies(
