@@ -189,6 +189,11 @@ tiled_attention = Task(
         ),
         Variation(f"{_OWN_MAXIMUM}, and nothing is rescaled", tiled(highest=_own, factor=_one), _MAXIMUM_HINTS),
         Variation(_OWN_MAXIMUM, tiled(highest=_own), _MAXIMUM_HINTS),
+        Variation(
+            "in the exponentials the maximum of the tile alone is subtracted, not the largest so far",
+            tiled(power=lambda s, new: (s - s.amax(1, keepdim=True)).exp()),
+            _MAXIMUM_HINTS,
+        ),
         Variation(_ONE_MAXIMUM, tiled(highest=_of_tile), _MAXIMUM_HINTS),
         Variation(_ONE_MAXIMUM, tiled(highest=_of_tile, rows=blocks_of), _MAXIMUM_HINTS),
         Variation("the maximum starts at 0: scores far below it are lost", tiled(start=0.0), _START_HINTS),

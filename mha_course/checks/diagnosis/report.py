@@ -200,7 +200,9 @@ def unknown(subject: Subject, accepted: Sequence[tuple[Form, Sequence[Case]]]) -
     assert right is not None
     hints = (
         "Compare step by step with the reference: projections, heads, scores, weights, output.",
-        "Set num_heads to 1 and leave out the mask: does it agree then?",
+        "Set num_heads to 1 and leave out the mask: does it agree then?"
+        if subject.is_module
+        else "Call it with B = H = 1 and T = S = 2, without a mask, and compute the four weights by hand.",
     )
     evidence = difference(subject, case.got.out, right.out, case.x)
     where = parts(subject, accepted[0][0], case.x, right)

@@ -460,3 +460,15 @@ def sum_and_scale(q, k, v, block):
         p, c = (s - new).exp(), (m - new).exp()
         den, acc, m = den + p.sum(-1, keepdim=True), acc * c + p @ vj, new
     return acc / den
+
+
+@wrong(tiled, "exponentials with the tile's own maximum", r"(?i)maximum of the tile alone is subtracted")
+def own_maximum_in_the_powers(q, k, v, block):
+    m, den, acc = start(q, v)
+    for i in range(0, len(k), block):
+        s = q @ k[i : i + block].mT / math.sqrt(q.size(-1))
+        own = s.amax(-1, keepdim=True)
+        new = torch.maximum(m, own)
+        p, c = (s - own).exp(), (m - new).exp()
+        den, acc, m = den * c + p.sum(-1, keepdim=True), acc * c + p @ v[i : i + block], new
+    return acc / den
