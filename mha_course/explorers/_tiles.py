@@ -33,7 +33,7 @@ CONTROLS = (
     Choice("order", "loop order", ORDERS, KEYS),
     Slider("sram", "SRAM in KiB", 8, 228, 2, 100, digits=0),
     Choice("width", "head width d", ("32", "64", "128", "256"), "64"),
-    Choice("length", "length N", ("512", "1024", "2048", "4096", "8192", "16384"), "8192"),
+    Choice("length", "length N", ("512", "2048", "8192", "16384"), "8192"),
 )
 
 FOUND, GREW = "0.45", plots.COLOURS[1]  # of a running maximum that stays, and of one that grew
@@ -122,7 +122,8 @@ def readout(state: State) -> Readout:
         ("bytes, float32", _bytes(state.moved.moved), _bytes(state.standard.moved)),
         ("moved / standard", f"{_ratio(state):.2f}", "1"),
         ("break-even", f"{BREAK_EVEN[state.order]} d² = {_break_even(state.order, d):g} KiB", ""),
-        ("fast memory at peak", f"{peak:.0f} of {state.sram:g} KiB", ""),
+        ("Q, K, V, O fill", f"{state.sram:g} KiB", ""),
+        ("with scores, l, m", f"{peak:.0f} KiB", ""),
         (f"{SMALL} x {SMALL} scores", f"tile {state.step}", "so far"),
         ("rows rescaled", f"{_grew(state).sum()} of {TILE}", f"{state.rescaled}"),
         ("maxima set or raised", f"{(state.factors < 1).sum()} of {TILE}", f"{state.changes}"),
@@ -251,7 +252,7 @@ def _lay_out_tiles(ax: Axes) -> dict[str, Any]:
         xticks=range(0, SMALL, TILE),
         yticks=range(0, SMALL, TILE),
     )
-    ax.set_title(f"{SMALL} x {SMALL} scores, tiles of {TILE} x {TILE}")
+    ax.set_title(f"{SMALL} x {SMALL} scores (fixed), tiles {TILE} x {TILE}")
     ax.set_ylabel("query")
     ax.set_xlabel("key", x=0.35)  # in the middle of the scores
     ax.text(-0.5, SMALL + 2.6, NOTE, va="top", fontsize=WORDS)

@@ -101,7 +101,8 @@ def test_readout_by_hand(order: str, passes: int, blocks: str) -> None:
     assert found["break-even"] == (even, "")
     statistics = {"keys outside": 64, "queries outside": 100}[order]
     peak = 2 * 64 * 164 + 2 * statistics + 64 * 100
-    assert found["fast memory at peak"] == (f"{peak / 256:.0f} of 100 KiB", "")
+    assert found["Q, K, V, O fill"] == ("100 KiB", "")
+    assert found["with scores, l, m"] == (f"{peak / 256:.0f} KiB", "")
     hand = by_hand(order, 7)
     assert found["12 x 12 scores"] == ("tile 7", "so far")
     assert found["rows rescaled"] == (f"{sum(0 < f < 1 for f in hand.factors)} of 3", str(hand.rescaled))
