@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_course.block import Block, Norm
+from mha_course.cache import KVCache
 from mha_course.dot_product import AttentionTrace, attention
 from mha_course.experiments.scaling_training import at_least
 from mha_course.models import Decoder
 from mha_course.training import fit
 
+Maybe = Bool[Tensor, "..."] | None
 CLASSES, KEYS, HEAD_DIM, WIDTH, BATCH = 16, 8, 16, 4, 64  # of `idle_head`
 PLACES = ("none", "first token", "sink logit", "gate")
 TASKS = ("absent", "told")
@@ -186,10 +188,10 @@ class Unskipped(nn.Module):
         self.block = block
 
     def forward(
-        self, x: Float[Tensor, "B T E"], *, mask: Bool[Tensor, "..."] | None = None, is_causal: bool = False
+        self, x: Float[Tensor, "B T E"], *, mask: Maybe = None, is_causal: bool = False, cache: KVCache | None = None
     ) -> Float[Tensor, "B T E"]:
         """Return mlp(mlp_norm(attention(attention_norm(x))))."""
-        x = self.block.attention(self.block.attention_norm(x), mask=mask, is_causal=is_causal)
+        x = self.block.attention(self.block.attention_norm(x), mask=mask, is_causal=is_causal, cache=cache)
         return self.block.mlp(self.block.mlp_norm(x))
 
 
