@@ -1,6 +1,6 @@
 """Experiments of notebook 11: what a fixed state recalls, Performer's error, how far sparse layers reach."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,10 +10,12 @@ from torch.nn import functional as F
 
 from mha_course.dot_product import attention
 from mha_course.linear import delta, performer
+from mha_course.masks import causal, dilated, random_links, sliding_window
 from mha_course.masks._inputs import check_bool, check_integer
 
 SOFTMAX, SUM, DELTA = "softmax", "sum", "delta rule"
 METHODS = (SOFTMAX, SUM, DELTA)
+PATTERNS = ("all of the past", "a window", "a dilated window", "window and links")
 SHARPNESS = 16.0  # softmax's scale for keys of length 1: e^16 between the key asked for and an orthogonal one
 
 
@@ -207,3 +209,16 @@ def reach(masks: Sequence[Bool[Tensor, "T T"]]) -> Bool[np.ndarray, "layers T"]:
         depends = (depends + mask.float() @ depends).clamp(max=1)
         rows.append(depends[-1] > 0)
     return torch.stack(rows).numpy()
+
+
+def patterns(T: int) -> Bool[Tensor, "4 T T"]:
+    """Make one causal mask of each of PATTERNS: about five keys for each token but in the first."""
+    generator = torch.Generator().manual_seed(0)
+    links = sliding_window(T, 3) | random_links(T, 2, generator=generator)
+    return torch.stack([causal(T), sliding_window(T, 5), dilated(T, 5, 3), links])
+
+
+def gradients(way: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Run a training step's attention: forward, and back to every input."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    return torch.autograd.grad(way(*leaves).sum(), leaves)

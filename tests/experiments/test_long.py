@@ -109,3 +109,19 @@ def test_the_receptive_field_of_windows_and_of_dilated_ones(window: int) -> None
 def test_bad_input(call, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
+
+
+def test_patterns_are_causal_and_sparse():
+    every = long.patterns(24)
+    assert every.shape == (len(long.PATTERNS), 24, 24)
+    assert torch.equal(every[0], masks.causal(24))
+    assert not (every & ~every[0]).any()
+    assert every[1:].sum(-1).amax(-1).tolist() == [5, 5, 5]
+    assert torch.equal(every, long.patterns(24))
+
+
+def test_gradients_are_those_of_the_sum():
+    q, k, v = torch.randn(3, 2, 3)
+    found = long.gradients(lambda q, k, v: 2 * q + k * v, q, k, v)
+    for got, want in zip(found, (2 * torch.ones(2, 3), v, k), strict=True):
+        torch.testing.assert_close(got, want)
