@@ -8,6 +8,8 @@ import re
 import pytest
 
 from mha_course import checks
+from tests.checks.bank.fourth_right import FOURTH_RIGHT, FOURTH_VARIANTS
+from tests.checks.bank.fourth_wrong import FOURTH_WRONG
 from tests.checks.bank.right import BADLY, EDGE, RIGHT, VARIANTS
 from tests.checks.bank.second import SECOND_RIGHT, SECOND_WRONG
 from tests.checks.bank.third import THIRD_WRONG
@@ -15,8 +17,9 @@ from tests.checks.bank.wrong import WRONG
 
 pytestmark = pytest.mark.unchecked
 
-WRONG = [*WRONG, *SECOND_WRONG, *THIRD_WRONG]
-RIGHT = [*RIGHT, *SECOND_RIGHT]
+WRONG = [*WRONG, *SECOND_WRONG, *THIRD_WRONG, *FOURTH_WRONG]
+RIGHT = [*RIGHT, *SECOND_RIGHT, *FOURTH_RIGHT]
+VARIANTS = [*VARIANTS, *FOURTH_VARIANTS]
 PATIENCE = 100.0  # seconds: a busy machine is no fault of a candidate
 
 
@@ -48,8 +51,9 @@ def test_wrong_is_rejected_and_named(item):
 def test_right_is_accepted(item):
     verdict = diagnosed(item)
     assert verdict.ok, said(verdict)
-    if item.remark:
-        assert re.search(item.remark, " ".join(verdict.remarks), re.IGNORECASE), said(verdict)
+    remark = getattr(item, "remark", "")
+    if remark:
+        assert re.search(remark, " ".join(verdict.remarks), re.IGNORECASE), said(verdict)
 
 
 @pytest.mark.parametrize("item", EDGE, ids=names(EDGE))

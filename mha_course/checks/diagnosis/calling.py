@@ -7,21 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mha_course.checks.diagnosis.names import LIKELY_SECOND, may_be_stream, role_of
 from mha_course.checks.diagnosis.steps import Inputs
-
-_QUERY = frozenset(
-    "query queries q x_q xq q_in x target tgt inputs input inp hidden_states hidden x1 tokens embeddings "
-    "decoder_hidden src seq z a qs".split()
-)
-_KEY = frozenset("key keys k x_k xk k_in ks k_input".split())
-_VALUE = frozenset("value values v x_v xv v_in val vals vs v_input".split())
-_CONTEXT = frozenset(
-    "context memory mem enc encoder_hidden_states encoder_output enc_out y x2 x_kv kv source src other cross key_value "
-    "key_value_states b ctx keys_values".split()
-)
-_MASK = frozenset(
-    "mask valid keep bias attn_bias attention_bias m visible allowed blocked hidden_mask".split()
-)  # and all that ends in "mask"
 
 CONVENTIONS = {
     "may attend": "True = may attend",
@@ -55,6 +42,10 @@ class NoAdapter(Exception):
     """The candidate wants arguments that cannot be guessed; the message asks for an adapter."""
 
 
+class NoWeights(NoAdapter):
+    """A module takes less than q, k and v, and has no weights to make them with; the message says so."""
+
+
 class Argument(NamedTuple):
     """An argument that is passed: its name ("" if by place), and "query", "key", "value" or "context"."""
 
@@ -69,11 +60,13 @@ class Signature(NamedTuple):
         inputs: in their order.
         mask: name of the mask's keyword, "" if there is none.
         needs_mask: whether it cannot be called without.
+        spare: names of optional arguments that are not passed, and might be a second stream.
     """
 
     inputs: tuple[Argument, ...]
     mask: str
     needs_mask: bool
+    spare: tuple[str, ...] = ()
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -103,6 +96,7 @@ def signature(fn: Callable[..., Any], is_function: bool) -> Signature:
 
     Raises:
         NoAdapter: an argument without default has a name that says nothing.
+        NoWeights: a module without weights does not take q, k and v.
     """
     target = fn.forward if isinstance(fn, nn.Module) else fn
     parameters = _parameters(target)
@@ -111,17 +105,22 @@ def signature(fn: Callable[..., Any], is_function: bool) -> Signature:
     inputs: list[Argument] = []
     unknown: list[inspect.Parameter] = []
     masks: list[inspect.Parameter] = []
+    spare: list[str] = []
     for p in parameters:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
         needed = p.default is p.empty
-        role = _role(p.name, [argument.role for argument in inputs])
+        role = role_of(p.name, [argument.role for argument in inputs])
         if role == "mask":
             masks.append(p)
         elif role and (needed or (role != "query" and p.default is None)):
             inputs.append(Argument(_keyword(p), role))
+        elif needed and LIKELY_SECOND.search(p.name) and [argument.role for argument in inputs] == ["query"]:
+            inputs.append(Argument(_keyword(p), "context"))
         elif needed:
             unknown.append(p)
+        elif may_be_stream(p):
+            spare.append(p.name)
     if unknown and not inputs:
         roles = ("query", "key", "value") if is_function or len(unknown) > 2 else ("query", "context")
         if len(unknown) <= len(roles):
@@ -136,9 +135,14 @@ def signature(fn: Callable[..., Any], is_function: bool) -> Signature:
         inputs = list(_QKV)
     if is_function and len(inputs) < 3:
         names = ", ".join(argument.name or argument.role for argument in inputs)
+        if isinstance(fn, nn.Module):
+            raise NoWeights(f"it takes {names}, and no weights of projections were found among its parameters")
         raise NoAdapter(f"it takes {names}, and a function is called with q, k and v")
     mask = next((p for p in masks if p.default is p.empty), masks[0] if masks else None)
-    return Signature(tuple(inputs), mask.name if mask else "", mask is not None and mask.default is mask.empty)
+    if is_function or [argument.role for argument in inputs] != ["query"]:
+        spare = []
+    needs = mask is not None and mask.default is mask.empty
+    return Signature(tuple(inputs), mask.name if mask else "", needs, tuple(spare))
 
 
 def _parameters(fn: Any) -> list[inspect.Parameter] | None:
@@ -164,18 +168,6 @@ def _named(fn: Any) -> str:
 
 def _keyword(p: inspect.Parameter) -> str:
     return "" if p.kind is p.POSITIONAL_ONLY else p.name
-
-
-def _role(name: str, before: list[str]) -> str:
-    lowered = name.lower()
-    for role, names in (("mask", _MASK), ("key", _KEY), ("value", _VALUE)):
-        if lowered in names or (role == "mask" and lowered.endswith("mask")):
-            return role
-    if lowered in _QUERY and "query" not in before:
-        return "query"
-    if lowered in _CONTEXT and "context" not in before:
-        return "context"
-    return ""
 
 
 def with_axes(x: Tensor, axes: str) -> Tensor:

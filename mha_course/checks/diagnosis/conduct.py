@@ -182,7 +182,7 @@ def forgets(subject: Subject, match: Match) -> Finding | None:
 
 def stale(subject: Subject, match: Match, axes: str) -> Finding | None:
     """Whether a fresh copy of the candidate is right where the one that was called before is not."""
-    fresh = Subject(subject.original, subject.heads())
+    fresh = Subject(subject.original, subject.heads(), subject.how)
     x, got = fresh.outcome(match.form, next(iter(fresh.sizes())), axes=axes)
     if got.out is None or not search.equal(got.out, subject.reference(match.reading, x, match.changes), search.LOOSE):
         return None

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from mha_course.checks import words
 from mha_course.checks.diagnosis.layouts import Unreadable
+from mha_course.checks.diagnosis.projections import role
 from mha_course.checks.limit import OutOfTime
 
 
@@ -104,13 +105,21 @@ def freeze(module: nn.Module) -> None:
             p.detach_()
 
 
-def draw_parameters(module: nn.Module, seed: int) -> None:
-    """Draw weights that do not saturate the softmax, and biases that cannot be overlooked."""
+def draw_parameters(module: nn.Module, seed: int, heads: int = 1) -> list[str]:
+    """Draw weights that do not saturate the softmax, and biases that cannot be overlooked.
+
+    Numbers of a module's own, one or one per head, keep their values: a learned scale starts at the right one. So do
+    frozen parameters that are no projections, a table perhaps.
+
+    Returns:
+        The names of those that are learned.
+    """
     generator = torch.Generator().manual_seed(seed)
+    kept = _numbers(module, heads)
     norms = {id(p) for m in module.modules() if "Norm" in type(m).__name__ for p in m.parameters(recurse=False)}
     with torch.no_grad():
         for p in module.parameters():
-            if not p.is_floating_point():
+            if not p.is_floating_point() or any(p is q for q in kept.values()):
                 continue
             drawn = torch.randn(p.shape, generator=generator, dtype=torch.float64)
             if p.ndim >= 2:
@@ -119,6 +128,21 @@ def draw_parameters(module: nn.Module, seed: int) -> None:
                 p.copy_(1 + 0.3 * drawn)
             else:
                 p.copy_(0.4 * drawn)
+    return [name for name, p in kept.items() if p.requires_grad and p.numel()]
+
+
+def _numbers(module: nn.Module, heads: int) -> dict[str, Tensor]:
+    """Parameters, by name, of one number or one per head, in no layer with a weight; and frozen ones of no role."""
+    trains = any(p.requires_grad for p in module.parameters())
+    found: dict[str, Tensor] = {}
+    for path, layer in module.named_modules():
+        own = dict(layer.named_parameters(recurse=False))
+        if "weight" in own or "Norm" in type(layer).__name__:
+            continue
+        found |= {f"{path}.{name}".lstrip("."): p for name, p in own.items() if p.numel() <= 1 or
+                  (p.numel() == heads and max(p.shape) == heads) or
+                  (trains and not p.requires_grad and not role(name))}  # fmt: skip
+    return found
 
 
 def _fan(shape: torch.Size) -> int:

@@ -2,12 +2,28 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from mha_course.checks.diagnosis import conduct, dropout, edges, fit, masking, report, search, single, stress, takes
-from mha_course.checks.diagnosis.bases import PLAIN, Base, bases, kinds
-from mha_course.checks.diagnosis.calling import Form, NoAdapter, WrongResult
+from mha_course.checks.diagnosis import (
+    conduct,
+    dropout,
+    edges,
+    fit,
+    maps,
+    masking,
+    report,
+    search,
+    single,
+    streams,
+    stress,
+    takes,
+)
+from mha_course.checks.diagnosis.bases import CAUSAL as CAUSAL_BASE
+from mha_course.checks.diagnosis.bases import PLAIN, UPPER_LEFT, Base, bases, kinds
+from mha_course.checks.diagnosis.calling import Form, NoAdapter, NoWeights, Signature, WrongResult
 from mha_course.checks.diagnosis.catalogue import (
+    CAUSAL,
     CAUSAL_INSIDE,
     CAUSAL_LATE,
     CAUSAL_MISSING,
@@ -36,13 +52,35 @@ class Stated(NamedTuple):
 
 
 def judge(candidate: Callable[..., Any], stated: Stated) -> Verdict:
-    """The verdict on a module or function."""
+    """The verdict on a module or function; a second stream of unknown name, and layers of one's own, are tried."""
+    verdict, spare = _first(candidate, stated)
+    if not verdict.judged or verdict.names == ("unknown",):
+        plain = maps.as_linears(candidate)
+        if plain is not None:
+            again, spare_again = _first(plain.module, stated)
+            if again.judged and not {*again.names} & {"unknown", "raises"}:
+                candidate, spare = plain.module, spare_again
+                verdict = replace(again, remarks=(*again.remarks, plain.remark))
+    if not verdict.ok:
+        return verdict
+    return streams.with_second(verdict, spare, lambda how: _first(candidate, stated, how)[0])
+
+
+def _first(candidate: Callable[..., Any], stated: Stated, how: Signature | None = None) -> tuple[Verdict, Signature]:
+    """The verdict with one signature, as it is read if None, and the signature."""
     try:
-        subject = takes.settled(candidate, stated.num_heads)
+        subject = takes.settled(candidate, stated.num_heads, how)
+    except NoWeights as reason:
+        return report.unreadable(str(reason)), streams.NONE
     except NoAdapter as reason:
-        return report.adapter(str(reason), candidate)
+        return report.adapter(str(reason), candidate), streams.NONE
     except Unreadable as reason:
-        return report.unreadable(str(reason))
+        return report.unreadable(str(reason)), streams.NONE
+    return _settled(subject, stated), subject.how
+
+
+def _settled(subject: Subject, stated: Stated) -> Verdict:
+    """The verdict on a candidate that can be called."""
     accepted, refused = _accepted(subject, stated)
     if not accepted:
         return report.failed(subject, _cases(refused))
@@ -96,9 +134,25 @@ def _conduct(subject: Subject, match: Match, stated: Stated) -> Verdict:
     if half is not None:
         said.append("In float16 a mask makes it raise: its fill does not fit. Use -inf, or torch.finfo(dtype).min.")
     first = next((finding for finding in wrong if finding is not None), None)
+    if first is not None and first.fault.said == single.OTHER_NUMBERS and stated.mask_axes is None:
+        cut = _with_matrix(subject, match, stated)
+        if cut is not None:
+            return cut
     if first is not None:
         return report.found(first, report.remarks(subject, match, stated))
     return report.verdict(subject, match, stated, tuple(text for text in said if text))
+
+
+def _with_matrix(subject: Subject, match: Match, stated: Stated) -> Verdict | None:
+    """Right with masks (T, S), of which a candidate may cut out its part; those with more axes only look right."""
+    if not subject.how.takes_mask or match.form.axes == "T S":
+        return None
+    other = masking.with_mask(subject, match, stated._replace(mask=match.form.mask, mask_axes="T S"))
+    if isinstance(other, Verdict) or other.faults or other.form.axes != "T S":
+        return None
+    verdict = _conduct(subject, other, stated._replace(mask_axes="T S"))
+    said = report.remarks(subject, other, stated)
+    return replace(verdict, remarks=tuple(dict.fromkeys((*said, *verdict.remarks)))) if verdict.ok else None
 
 
 def _cases(some: _Forms) -> list[Case]:
@@ -129,8 +183,17 @@ def _core(subject: Subject, accepted: _Forms, stated: Stated) -> Match | None:
             found = _verified(subject, _single_cores(subject, some, stated))
             found = found or next(_double_cores(subject, some, stated), None)
             if found is not None:
-                return found
+                return _square(subject, found)
     return None
+
+
+def _square(subject: Subject, match: Match) -> Match:
+    """The match; a causal one without a mask that takes as many keys as queries alone is for that, and no fault."""
+    if match.faults != (report.LENGTH,) or subject.how.takes_mask or match.base not in (CAUSAL_BASE, UPPER_LEFT):
+        return match
+    subject.even = True
+    said = (*CAUSAL_BASE.remarks, "it takes as many keys as queries, and no other number")
+    return match._replace(faults=(), base=CAUSAL_BASE._replace(remarks=said))
 
 
 def _verified(subject: Subject, found: Iterator[Match]) -> Match | None:
@@ -180,10 +243,14 @@ def _single_cores(subject: Subject, accepted: _Forms, stated: Stated) -> Iterato
 
 
 def _double_cores(subject: Subject, accepted: _Forms, stated: Stated) -> Iterator[Match]:
-    if subject.others or subject.guessed:
+    if subject.brief or subject.others or subject.guessed:
         return  # with more in it than attention, two faults that fit would be a guess
-    two = list(pairs(fault for fault in search.candidates(subject) if not fault.touches <= _MASK_STEPS))
+    some = [f for f in search.candidates(subject) if f in CAUSAL or not f.touches <= _MASK_STEPS]
+    two = list(pairs(some))
     yield from search.both(subject, accepted[:1], kinds(stated.causal)[:2], two)
+    if stated.causal:
+        own = [pair for pair in two if pair[0] in CAUSAL or pair[1] in CAUSAL]
+        yield from search.both(subject, accepted[:1], [PLAIN], own)
 
 
 def _right(subject: Subject, accepted: _Forms, some: Sequence[Base], readings: Sequence[Any],

@@ -65,6 +65,11 @@ def _without_bias(name: str) -> str:
     return re.sub(r"\bb_?(?=[qkvo](_|$)|out)|_?bias_?", "", name)
 
 
+def is_matrix(p: Tensor) -> bool:
+    """Whether a parameter may hold maps, and is no row of numbers, say one per head."""
+    return p.ndim >= 2 and (p.numel() == 0 or sum(n > 1 for n in p.shape) > 1)
+
+
 def linears(module: nn.Module) -> list[Found]:
     """All linear maps in a module, in its order: nn.Linear, layers like GPT-2's Conv1D, bare parameters.
 
@@ -99,7 +104,7 @@ def linears(module: nn.Module) -> list[Found]:
     biases = {role(_without_bias(name)): p.flatten() for name, p in added}
     stems = {_stem(name): p.flatten() for name, p in added}
     for name, p in bare:
-        if p.ndim in (2, 3) and not any(p is bias for _, bias in added):
+        if p.ndim in (2, 3) and is_matrix(p) and not any(p is bias for _, bias in added):
             made = role(name)
             bias = biases.get(made) if made else None
             found.append(Found(name, made, p, stems.get(_stem(name)) if bias is None else bias, True))

@@ -1,5 +1,6 @@
 """Verdicts of `diagnose`: what is said about what was found."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,6 +119,11 @@ def remarks(subject: Subject, match: Match, stated: Any) -> tuple[str, ...]:
         axes = ", ".join(form.axes.split())
         said.append(f"Assumed of its mask: {calling.CONVENTIONS[form.mask]}; axes ({axes}).")
     said += [_capital(text) for text in match.base.remarks]
+    for name in subject.learned:
+        what = "the scale is learned" if re.search("scale|temp|tau", name, re.IGNORECASE) else "it is learned"
+        said.append(
+            f"It holds a number, or one per head, `{name}`: {what}, and was judged with the value it starts with."
+        )
     if match.reading is not None:
         if match.reading.remark:
             said.append(_capital(match.reading.remark))

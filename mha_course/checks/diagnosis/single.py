@@ -30,14 +30,15 @@ BOOSTED = Fault(
     ),
 )
 FAULTS = (ONE,)
+OTHER_NUMBERS = "with one token its numbers differ from attention, with more they do not"
 
 
 def ones(subject: Subject, match: Match) -> Finding | None:
     """One sample, and one query."""
     T, S = subject.lengths or (5, 7)
-    some = {} if subject.lengths else {"one token": Sizes(2, 1, S if subject.how.crosses else 1)}
+    some = {} if subject.lengths else {"one token": Sizes(2, 1, S if subject.crosses else 1)}
     if match.form.layout != "T D":
-        some = {"one sample": Sizes(1, T, S if subject.how.crosses else T), **some}
+        some = {"one sample": Sizes(1, T, S if subject.crosses else T), **some}
     for what, sizes in some.items():
         masked = subject.how.takes_mask and sizes.S > 3  # a mask of one key hides nothing
         for axes in ("", match.form.axes) if masked else ("",):

@@ -72,7 +72,7 @@ def _found(match: Match, cases: Sequence[Case], faults: Sequence[Fault]) -> Faul
 
 def long(subject: Subject, match: Match) -> Finding | None:
     """131 keys: several tiles, and a table that is too short."""
-    T = LONG if not subject.how.crosses else 5
+    T = LONG if not subject.crosses else 5
     sizes = Sizes(1, T, LONG)
     x = subject.inputs(sizes, match.form.layout, seed=3)
     got = subject.call(match.form, x, neutral=True)

@@ -43,10 +43,14 @@ class Subject:
     Args:
         fn: a module or a function. A module is copied, made float64, and its parameters are drawn.
         num_heads: of a module, if it does not say.
+        how: its signature, to be read if None.
 
     Attributes:
         fn: what is called.
         how: its signature.
+        learned: names of its learned numbers, one or one per head, which keep their first values.
+        even: whether it is called with as many keys as queries alone.
+        brief: whether no pairs of faults are looked for.
         readings: ways to read a module's weights; one without weights for a function.
         is_module: whether it has projections.
         changed: the arguments that some call changed in place.
@@ -58,15 +62,17 @@ class Subject:
         Unreadable: a module's weights cannot be read.
     """
 
-    def __init__(self, fn: Callable[..., Any], num_heads: int | None = None) -> None:
+    def __init__(self, fn: Callable[..., Any], num_heads: int | None = None, how: Signature | None = None) -> None:
         self.original = fn
         self.is_module = isinstance(fn, nn.Module) and any(_is_matrix(p) for p in fn.parameters())
-        self.how: Signature = calling.signature(fn, not self.is_module)
+        self.brief, self.even = how is not None, False
+        self.how: Signature = how or calling.signature(fn, not self.is_module)
+        self.learned: list[str] = []
         self.H, self.D = 3, 6  # no root of D is a number that people write by hand
         self.readings: list[Reading | None] = [None]
         if isinstance(fn, nn.Module):
             fn = copied(fn)
-            draw_parameters(fn, 0)
+            self.learned = draw_parameters(fn, 0, num_heads or projections.count(fn, "heads") or 1)
             if not self.is_module:
                 self.D = _width(fn)
         self.fn = fn
@@ -138,11 +144,16 @@ class Subject:
             B = 7 if H != 7 else 5
             T, S = self.lengths
         cases = {"uneven": Sizes(B, T, S), "even": Sizes(B, T, T)}
-        if not self.how.crosses:
+        if not self.crosses:
             del cases["uneven"]
         if 1 < H <= 8 and B != H:
             cases["square"] = Sizes(H, T, T)
         return cases
+
+    @property
+    def crosses(self) -> bool:
+        """Whether keys may be more than queries."""
+        return self.how.crosses and not self.even
 
     def taken(self) -> set[int]:
         """Sizes that no length should have."""
@@ -270,7 +281,7 @@ def forms(subject: Subject, layout: str | None, mask: str | None, axes: str | No
 
 
 def _is_matrix(p: Tensor) -> bool:
-    return isinstance(p, UninitializedBuffer | UninitializedParameter) or p.ndim >= 2
+    return isinstance(p, UninitializedBuffer | UninitializedParameter) or projections.is_matrix(p)
 
 
 def _is_bias(name: str) -> bool:

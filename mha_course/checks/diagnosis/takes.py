@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mha_course.checks.diagnosis import calling
-from mha_course.checks.diagnosis.calling import Form, NoAdapter
+from mha_course.checks.diagnosis.calling import Form, NoAdapter, Signature
 from mha_course.checks.diagnosis.subject import Outcome, Subject
 
 SHORT = ((4, 5), (3, 4))  # T and S for a table that ends early
@@ -12,14 +12,14 @@ BLOCKS = ((8, 16), (64, 128))  # and for blocks of a fixed size
 _OF_BLOCKS = ("divi", "multiple", "block", "chunk", "window", "length", "tokens")
 
 
-def settled(fn: Callable[..., Any], num_heads: int | None = None) -> Subject:
+def settled(fn: Callable[..., Any], num_heads: int | None = None, how: Signature | None = None) -> Subject:
     """A subject whose calls give numbers, if any inputs are found for which they do.
 
     Raises:
         NoAdapter: it wants arguments that cannot be guessed, or takes two tokens and no more.
         Unreadable: a module's weights cannot be read.
     """
-    subject = Subject(fn, num_heads)
+    subject = Subject(fn, num_heads, how)
     _settle(subject)
     return subject
 
