@@ -34,9 +34,11 @@ def attention(
     out = softmax(scale * q k^T + score_bias, -inf where mask is False) v
 
     Nothing is done to make a call fit: tensors are neither copied nor padded nor moved. A row that may
-    attend to nothing gives 0, on every kernel and device, and its gradient is 0. As a backend of the
-    module: `MultiHeadAttention(..., backend=partial(backends.attention, backend="math"))`, also
-    under torch.compile, but a call that is refused there ends in PyTorch's own error.
+    attend to nothing gives 0, on every kernel and device, and its gradient is 0. Hide keys by mask or by
+    -inf: where all of a row's score_bias is a large finite number, such as -1e9, "flash" on a CPU
+    returns the right numbers with wrong gradients, as PyTorch's kernel does. As a backend of the module:
+    `MultiHeadAttention(..., backend=partial(backends.attention, backend="math"))`, also under
+    torch.compile, but a call that is refused there ends in PyTorch's own error.
 
     Args:
         q: (B, H, T, D).
@@ -63,7 +65,8 @@ def attention(
     """
     kernel = check_backend(backend)
     check_call(q, k, v, mask, score_bias, scale, is_causal, dropout_p)
-    if is_causal and not (mask is None and score_bias is None):  # "math" takes no mask besides is_causal
+    # "math" takes no mask besides is_causal, and "flash" gives NaN with is_causal and a scale that is not positive
+    if is_causal and not (mask is None and score_bias is None and (scale is None or scale > 0)):
         past = causal(q.shape[2], device=q.device)
         mask, is_causal = past if mask is None else mask & past, False
     added = mask

@@ -1,20 +1,15 @@
 """Compare functions that should compute the same: numbers, gradients, time and memory in one table."""
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import Tensor
 
+from mha_course.backends.calling import Call, Function, largest
 from mha_course.masks._inputs import check_integer
-from mha_course.measure import PairedRatio, paired_ratio, peak_memory, threads
-
-Function = Callable[..., Any]
+from mha_course.measure import PairedRatio, threads
 
 
 @dataclass(frozen=True)
@@ -110,12 +105,13 @@ def compare(
     """Call several functions on the same inputs and compare what they return, and what they cost.
 
     Where an input needs a gradient, each call also goes backward, from the same drawn gradient of the
-    output. Every call starts from the same seed, and leaves the global generator and the gradients of
-    inputs and parameters as they were. An error is a row of the table, not its end.
+    output. Every call starts from the same seed, with a copy of the inputs of its own (in the timed
+    rounds one for each function), and leaves the inputs, the global generator, and the buffers and
+    gradients of a module as they were. An error is a row of the table, not its end.
 
     Args:
         *functions: functions or modules; or one mapping from names to them. Of a tuple, list or mapping
-            that one returns, the first tensor is compared.
+            that one returns, the first tensor is compared, complex numbers as such.
         inputs: what each is called with: a sequence in its place, a mapping by name.
         rounds: of timing, by `measure.paired_ratio`, at least 6; 0: no times, and the same table each time.
         num_threads: number of threads of the CPU in all of it.
@@ -139,7 +135,7 @@ def compare(
     if 0 < rounds < 6:
         raise ValueError(f"rounds must be 0 or at least 6, got {rounds}")
     given = dict(inputs) if isinstance(inputs, Mapping) else {str(i): x for i, x in enumerate(inputs)}
-    call = _Call(given, isinstance(inputs, Mapping), seed)
+    call = Call(given, isinstance(inputs, Mapping), seed)
     with threads(num_threads):
         results = {name: call.attempt(fn) for name, fn in named.items()}
         reference = next((name for name, result in results.items() if not isinstance(result, str)), None)
@@ -158,88 +154,19 @@ def compare(
             if isinstance(result, str) or wrong:
                 rows.append(Row(name, error=wrong))
                 continue
-            apart = [_largest(a, b) for a, b in zip(result, want, strict=True)]
+            apart = [largest(a, b) for a, b in zip(result, want, strict=True)]
             own = name == reference
             rows.append(
                 Row(
                     name,
                     difference=None if own else apart[0],
                     gradients=() if own else tuple(zip(call.leaves, apart[1:], strict=True)),
-                    rounding=None if exact is None else _largest(result[0], exact),
+                    rounding=None if exact is None else largest(result[0], exact),
                     time=None if own or not rounds else call.time(named[name], named[reference], rounds),
                     memory=call.memory(named[name]),
                 )
             )
     return Comparison(tuple(rows), reference, bool(call.leaves))
-
-
-class _Call:
-    """One way to call each function: the same inputs, the same seed, the same gradient of the output."""
-
-    def __init__(self, given: dict[str, Any], by_name: bool, seed: int) -> None:
-        self.given, self.by_name, self.seed = given, by_name, seed
-        tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
-        self.device = next((x.device for x in tensors), torch.device("cpu"))
-        self.drawn: dict[Any, Tensor] = {}
-        self.leaves = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
-
-    def once(self, fn: Function, given: dict[str, Any]) -> list[Tensor]:
-        """The output, and the gradient of each input that needs one: what is measured."""
-        given = {name: x.detach().requires_grad_() if name in self.leaves else x for name, x in given.items()}
-        with torch.set_grad_enabled(bool(self.leaves)):
-            returned = fn(**given) if self.by_name else fn(*given.values())
-            out = next((x for x in tree_leaves(returned) if isinstance(x, Tensor)), None)
-            if out is None:
-                raise TypeError("returns no tensor")
-            leaves = [given[name] for name in self.leaves]
-            if not out.requires_grad:
-                return [out, *map(torch.zeros_like, leaves)]
-            grads = torch.autograd.grad(out, leaves, self.upstream(out), allow_unused=True, materialize_grads=True)
-        return [out.detach(), *grads]
-
-    def upstream(self, out: Tensor) -> Tensor:
-        """The gradient of the output: drawn for the first output of that kind, so that no measured call draws it."""
-        kind = out.shape, out.dtype, out.device
-        if kind not in self.drawn:
-            generator = torch.Generator().manual_seed(self.seed)
-            self.drawn[kind] = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
-        return self.drawn[kind]
-
-    @contextmanager
-    def seeded(self) -> Iterator[None]:
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(self.seed)
-            yield
-
-    def attempt(self, fn: Function) -> list[Tensor] | str:
-        try:
-            with self.seeded():
-                return self.once(fn, self.given)
-        except Exception as error:
-            return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-    def in_float64(self, fn: Function) -> Tensor | None:
-        """The output in float64, if fn can do that."""
-        given = tree_map(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, self.given)
-        try:
-            wide = copy.deepcopy(fn).double() if isinstance(fn, nn.Module) else fn
-            with self.seeded():
-                out = self.once(wide, given)[0]
-        except Exception:  # a function that holds parameters of its own, a device without float64
-            return None
-        return out if out.dtype == torch.float64 else None
-
-    def time(self, fn: Function, reference: Function, rounds: int) -> PairedRatio:
-        with self.seeded():
-            return paired_ratio(
-                lambda: self.once(fn, self.given), lambda: self.once(reference, self.given), rounds=rounds
-            )
-
-    def memory(self, fn: Function) -> int | None:
-        if self.device.type not in ("cpu", "cuda"):
-            return None
-        with self.seeded():
-            return peak_memory(lambda: self.once(fn, self.given), device=self.device)
 
 
 def _named(functions: Sequence[Any]) -> dict[str, Function]:
@@ -264,13 +191,6 @@ def _name(fn: Any) -> str:
         options = [*map(repr, fn.args), *(f"{name}={value!r}" for name, value in fn.keywords.items())]
         return f"{_name(fn.func)}({', '.join(options)})"
     return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _largest(a: Tensor, b: Tensor) -> float:
-    """The largest difference; NaN if one is NaN where the other is not."""
-    a, b = a.double(), b.double()
-    same = (a == b) | (a.isnan() & b.isnan())
-    return (a - b).abs().masked_fill(same, 0.0).max().item() if a.numel() else 0.0
 
 
 def _number(x: float | None) -> str:

@@ -1,6 +1,7 @@
 """FlexAttention, with errors that say what is missing before PyTorch fails on it."""
 
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -50,7 +51,7 @@ def flex(
         TypeError: q, k, v are not floating point tensors of one type; score_mod or mask_mod cannot be
             called; block_mask is not a BlockMask; scale is not a number; compiled is neither None nor a bool.
         ValueError: q, k or v without four axes; sizes that do not fit, as in `attention`; S = 0; both mask_mod
-            and block_mask; block_mask of other lengths.
+            and block_mask; block_mask of other lengths, or of another B or H that is not 1; scale that is not finite.
         RuntimeError: q, k or v needs a gradient on a CPU; compiled without a C++ compiler.
 
     Source: Dong et al. 2024, Flex Attention, section 3.
@@ -70,8 +71,11 @@ def flex(
         raise ValueError("mask_mod and block_mask are two ways to say one thing: give one of them")
     if block_mask is not None and tuple(block_mask.shape[-2:]) != (T, S):
         raise ValueError(f"block_mask must be made for (T, S) = {(T, S)}, got {tuple(block_mask.shape[-2:])}")
-    if scale is not None:
-        check_number("scale", scale)
+    if block_mask is not None and not all(n in (1, m) for n, m in zip(block_mask.shape[:2], q.shape[:2], strict=True)):
+        sizes = tuple(q.shape[:2]), tuple(block_mask.shape[:2])
+        raise ValueError(f"block_mask must be made for (B, H) = {sizes[0]}, or 1 in their place, got {sizes[1]}")
+    if scale is not None and not abs(check_number("scale", scale)) <= sys.float_info.max:
+        raise ValueError(f"scale must be finite, got {scale}")
     if not (compiled is None or isinstance(compiled, bool)):
         raise TypeError(f"compiled must be None, True or False, got {type(compiled).__name__}")
     on_cpu = q.device.type == "cpu"

@@ -53,8 +53,9 @@ def which(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ran:
     Any other name: an operator of another library with "attn" or "attention" in its name.
 
     Forward passes are counted, those of a checkpoint again each time. Not seen: a softmax made of exp
-    and sum, scores from a linear layer with a bias, what a compiled graph has fused into a kernel of its
-    own, and other threads.
+    and sum, or of log_softmax; scores from a linear layer with a bias, or joined with others before the
+    softmax (sinks by cat, heads by stack); what a compiled graph has fused into a kernel of its own;
+    other threads.
 
     Args:
         fn: called once as `fn(*args, **kwargs)`; what it changes stays changed.

@@ -42,14 +42,19 @@ class Refused(RuntimeError):
     Attributes:
         backend: its name.
         reason: why not, for example "does not support dropout".
+        others: the kernels that do take it, None where they were not tried.
     """
 
     def __init__(self, backend: str, reason: str, others: tuple[str, ...] | None = None) -> None:
-        self.backend, self.reason = backend, reason
+        self.backend, self.reason, self.others = backend, reason, others
         text = f'backend "{backend}" does not take this call: {reason}'
         if others is not None:
             text += f". Of the others, {', '.join(others) or 'none'} would"
         super().__init__(text)
+
+    def __reduce__(self) -> tuple[type["Refused"], tuple[str, str, tuple[str, ...] | None]]:
+        """Let pickle and copy make it of its parts: by themselves they pass the message alone."""
+        return type(self), (self.backend, self.reason, self.others)
 
 
 def check_backend(backend: str) -> SDPBackend:
@@ -67,7 +72,9 @@ def forced(backend: str) -> Iterator[None]:
     reason in it, and the warnings that held the reason do not appear. What calls no
     `F.scaled_dot_product_attention` is not forced: see `which`. `nn.MultiheadAttention` calls none
     with need_weights=True, nor in eval mode without gradients. PyTorch keeps the choice for the whole
-    process, other threads included.
+    process, other threads included: where two threads are inside at once, the choice and what hears
+    the warnings may stay changed after both. A function that torch.compile compiled before may keep
+    the kernel that it was compiled with.
 
     Args:
         backend: "math", "flash", "efficient", "cudnn" or "overrideable".
@@ -102,6 +109,7 @@ def _reason(backend: str, error: str, said: list[str]) -> str:
     for message in said:
         if _HEADER in message:
             mine = message.lower().startswith(_HEADERS.get(backend, backend))
+            under = [] if mine else under  # an earlier call inside the same `with` was refused too
         elif mine:
             under.append(in_words(message))
     return "; ".join(under) or NO_REASON

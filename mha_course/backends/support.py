@@ -22,7 +22,8 @@ class Support:
 
     Attributes:
         refusals: for each kernel why it does not take the call, None if it does.
-        default: the kernel that PyTorch picks by itself, None if the call fails.
+        default: the kernel that PyTorch picks by itself, "none" if there is nothing to compute, as with
+            S = 0, None if the call fails.
     """
 
     refusals: dict[str, str | None]
@@ -157,6 +158,7 @@ def supported_for(
     own = {name: x.detach().requires_grad_(x.requires_grad) for name, x in named.items()}  # graphs end here
     leaves = [x for x in own.values() if x.requires_grad]
     options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    empty = 0 in (q.numel(), k.numel())  # then PyTorch returns without any kernel
 
     def call() -> None:
         out = F.scaled_dot_product_attention(own["q"], own["k"], own["v"], own.get("attn_mask"), **options)  # type: ignore[arg-type]
@@ -164,17 +166,17 @@ def supported_for(
             torch.autograd.grad(out.sum(), leaves)
 
     with torch.random.fork_rng([q.device] if q.is_cuda else []):
-        refusals = {backend: _refusal(backend, call) for backend in KERNELS}
+        refusals = {backend: _refusal(backend, call, empty) for backend in KERNELS}
         if attn_mask is not None and attn_mask.requires_grad:
             refusals = {name: LEARNED if reason == NO_REASON else reason for name, reason in refusals.items()}
         try:
-            default = next(iter(which(call)), None)
+            default = next(iter(which(call)), "none" if empty else None)
         except Exception:
             default = None
     return Support(refusals, default)
 
 
-def _refusal(backend: str, call: Callable[[], Any]) -> str | None:
+def _refusal(backend: str, call: Callable[[], Any], empty: bool) -> str | None:
     """Why a kernel does not take a call, None if it does."""
     try:
         with forced(backend):
@@ -183,7 +185,9 @@ def _refusal(backend: str, call: Callable[[], Any]) -> str | None:
         return refused.reason
     except Exception as error:  # each kernel checks its arguments by itself
         return in_words(_first_line(error))
-    return None if backend in ran else f"cannot be forced here: {', '.join(ran) or 'another kernel'} runs instead"
+    if empty or backend in ran:
+        return None
+    return f"cannot be forced here: {', '.join(ran) or 'another kernel'} runs instead"
 
 
 def _first_line(error: BaseException) -> str:

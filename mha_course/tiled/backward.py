@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mha_course.tiled.online import finite, positive, stacked, tile_scores, times, working_type
+from mha_course.tiled.online import finite, hides, positive, stacked, tile_scores, times, working_type
 from mha_course.tiled.tiles import Plan, blocks, cut, dropout_factors, in_the_future, tile_mask
 
 
@@ -26,7 +26,7 @@ def backward(
     weights = exp(scores - maximum) / total
     dv = (weights * factors)^T dout
     dweights = (dout v^T) * factors
-    dscores = weights * (dweights - delta), delta = sum of dout * out over Dv
+    dscores = weights * (dweights - delta), 0 where a key is hidden, delta = sum of dout * out over Dv
     dq = scale * dscores k, dk = scale * dscores^T q, dscore_bias = dscores
 
     Source: Dao 2023 (FlashAttention-2), algorithm 2: P is weights, S is scores, D is delta. Its L is
@@ -46,13 +46,9 @@ def backward(
             if plan.is_causal and in_the_future(rows, columns):
                 break
             k_tile, v_tile = k[:, :, columns].to(kind), v[:, :, columns].to(kind)
-            scores = tile_scores(
-                q_tile,
-                k_tile,
-                mask=tile_mask(mask, rows, columns, plan.is_causal, q.device),
-                score_bias=None if score_bias is None else cut(score_bias, rows, columns),
-                scale=plan.scale,
-            )
+            bias = None if score_bias is None else cut(score_bias, rows, columns)
+            hidden = hides(tile_mask(mask, rows, columns, plan.is_causal, q.device), bias, kind)
+            scores = tile_scores(q_tile, k_tile, hidden=hidden, score_bias=bias, scale=plan.scale)
             weights = scores.sub_(maximum[:, :, rows]).exp_().div_(total[:, :, rows])  # (B, H, rows, columns)
             factors = dropout_factors(plan, q, S, rows, columns)
             if dv is not None:
@@ -63,6 +59,8 @@ def backward(
             dweights = times(dout_tile, v_tile.mT)  # (B, H, rows, columns)
             dweights = dweights if factors is None else dweights.mul_(factors)
             dscores = dweights.sub_(delta[:, :, rows]).mul_(weights)
+            if hidden is not None:
+                dscores.masked_fill_(hidden, 0.0)  # 0 * NaN is NaN
             if dq is not None:
                 dq[:, :, rows] += times(dscores, k_tile).mul_(plan.scale)
             if dk is not None:

@@ -1,7 +1,6 @@
 """`attention` in tiles for PyTorch's autograd: what is kept between the passes, and what is not supported."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from mha_course.dot_product import check_call
 from mha_course.masks._inputs import check_integer
 from mha_course.tiled.backward import backward
 from mha_course.tiled.forward import forward
+from mha_course.tiled.online import without_autocast
 from mha_course.tiled.tiles import Plan
 
 NO_SECOND = "tiled.attention has no second derivatives: use mha_course.attention, which has"
@@ -48,8 +48,9 @@ def attention(
     Dropout draws one number from PyTorch's global CPU generator; which weights it drops depends on
     that number, the sizes, block_q, block_k and the device.
 
-    It has no second derivatives and no forward mode. Under torch.vmap it runs once for each sample.
-    torch.compile unrolls the loops over the tiles, into one graph unless there is dropout.
+    It has no second derivatives and no forward mode. Under torch.vmap it runs once for each sample, with
+    dropout for randomness="same" alone. torch.compile unrolls the loops over the tiles, into one graph
+    unless there is dropout.
 
     Args:
         q: queries (B, H, T, D).
@@ -73,7 +74,8 @@ def attention(
             different length or number of heads; different B; Hkv that does not divide H; tensors on
             different devices; mask or score_bias that does not broadcast to (B, H, T, S); scale
             that is not finite; is_causal with T != S; dropout_p outside [0, 1]; block_q or block_k below 1.
-        NotImplementedError: a second derivative or a forward-mode derivative is asked for.
+        NotImplementedError: a second derivative or a forward-mode derivative is asked for, by
+            torch.func.hessian in PyTorch's words; dropout under torch.vmap with randomness="different".
 
     Source: Dao 2023 (FlashAttention-2), algorithms 1 and 2: Br is block_q, Bc is block_k.
     """
@@ -81,7 +83,7 @@ def attention(
     refuse_forward_mode(q, k, v, score_bias)
     block_q, block_k = (check_integer(name, n, 1) for name, n in (("block_q", block_q), ("block_k", block_k)))
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    seed = int(torch.randint(2**62, ())) if dropout_p > 0 else 0
+    seed = draw_seed() if dropout_p > 0 else 0
     plan = Plan(scale, is_causal, dropout_p, seed, block_q, block_k)
     q, k, v = (autocast(x) for x in (q, k, v))
     mask, score_bias = (x if x is None else x[(None,) * (4 - x.ndim)] for x in (mask, score_bias))
@@ -106,10 +108,15 @@ def autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device)) if on and x.dtype != torch.float64 else x
 
 
-def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Keep the types that the passes chose; a device without autocast, such as "meta", needs nothing."""
-    device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+def draw_seed() -> int:
+    """One number of PyTorch's global CPU generator, whatever the default device."""
+    seed = torch.randint(2**62, (), device="cpu")
+    try:
+        return int(seed)
+    except RuntimeError as error:
+        raise NotImplementedError(
+            'tiled.attention draws one number for all samples of a vmap: pass randomness="same" to vmap'
+        ) from error
 
 
 class Tiled(torch.autograd.Function):
@@ -179,11 +186,19 @@ class Gradients(torch.autograd.Function):
 
 
 def each_sample(function: Any, n: int, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> Any:
-    """Apply a function n times and stack the results: the loops over tiles know no further axis."""
+    """Apply a function n times and stack the results: the loops over tiles know no further axis.
+
+    Without samples, one of zeros tells the shapes.
+    """
+
+    def one(x: Any, dim: int | None, i: int) -> Any:
+        if not isinstance(dim, int):
+            return x
+        return x.select(dim, i) if n else x.new_zeros(x.movedim(dim, 0).shape[1:])
 
     def sample(i: int) -> Any:
-        chosen = (x.select(dim, i) if isinstance(dim, int) else x for x, dim in zip(args, in_dims, strict=True))
-        return function.apply(*chosen)
+        return function.apply(*(one(x, dim, i) for x, dim in zip(args, in_dims, strict=True)))
 
-    outs = [None if xs[0] is None else torch.stack(xs) for xs in zip(*map(sample, range(n)), strict=True)]
+    samples = map(sample, range(max(n, 1)))
+    outs = [None if xs[0] is None else torch.stack(xs)[:n] for xs in zip(*samples, strict=True)]
     return tuple(outs), tuple(None if x is None else 0 for x in outs)

@@ -1,6 +1,7 @@
 """The online softmax: attend to some keys at a time and merge what was found."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -63,13 +64,15 @@ def partial(
 
     Source: Milakov and Gimelshein 2018, algorithm 3: m is maximum, d is total.
     """
-    weights = tile_scores(q, k, mask=mask, score_bias=score_bias, scale=scale)  # (..., T, S)
-    maximum = weights.detach().amax(dim=-1)  # (..., T)
-    weights.sub_(finite(maximum)[..., None]).exp_()
-    total = weights.sum(dim=-1)  # (..., T)
-    if factors is not None:
-        weights = weights * factors
-    return Partial(maximum, total, times(weights, v.to(weights.dtype)))
+    with without_autocast(q):
+        hidden = hides(mask, score_bias, working_type(q))
+        weights = tile_scores(q, k, hidden=hidden, score_bias=score_bias, scale=scale)  # (..., T, S)
+        maximum = weights.detach().amax(dim=-1)  # (..., T)
+        weights.sub_(finite(maximum)[..., None]).exp_()
+        total = weights.sum(dim=-1)  # (..., T)
+        if factors is not None:
+            weights = weights * factors
+        return Partial(maximum, total, times(weights, v.to(weights.dtype)))
 
 
 def merge(a: Partial, b: Partial) -> Partial:
@@ -90,11 +93,22 @@ def finish(seen: Partial) -> Float[Tensor, "*batch T Dv"]:
     return seen.out / positive(seen.total)[..., None]
 
 
+def hides(
+    mask: Bool[Tensor, "..."] | None, score_bias: Float[Tensor, "..."] | None, kind: torch.dtype
+) -> Bool[Tensor, "..."] | None:
+    """Where a key is hidden, by the mask or by a bias of -inf; None if neither is there."""
+    by_mask = None if mask is None else ~mask
+    if score_bias is None:
+        return by_mask
+    by_bias = score_bias.to(kind) == -math.inf
+    return by_bias if by_mask is None else by_mask | by_bias
+
+
 def tile_scores(
     q: Float[Tensor, "*batch T D"],
     k: Float[Tensor, "*kvbatch S D"],
     *,
-    mask: Bool[Tensor, "..."] | None,
+    hidden: Bool[Tensor, "..."] | None,
     score_bias: Float[Tensor, "..."] | None,
     scale: float | None,
 ) -> Float[Tensor, "*batch T S"]:
@@ -103,10 +117,9 @@ def tile_scores(
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = times(q.to(kind) * scale, k.to(kind).mT)
     if score_bias is not None:
-        bias = score_bias.to(kind)
-        scores = scores + bias
-        scores = scores.masked_fill_(bias == -math.inf, -math.inf)  # a score may have overflowed to inf
-    return scores if mask is None else scores.masked_fill_(~mask, -math.inf)
+        scores = scores + score_bias.to(kind)
+    # a bias of -inf is filled in too: beside a score that overflowed to inf it made NaN
+    return scores if hidden is None else scores.masked_fill_(hidden, -math.inf)
 
 
 def times(rows: Float[Tensor, "*batch T n"], x: Float[Tensor, "*kvbatch n m"]) -> Float[Tensor, "*batch T m"]:
@@ -135,3 +148,9 @@ def finite(maximum: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
 def positive(total: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
     """1 for 0, the total of a row that sees nothing: 0 / 1 is 0."""
     return total.masked_fill(total == 0, 1.0)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Keep the types that were chosen; a device without autocast, such as "meta", needs nothing."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()

@@ -11,6 +11,7 @@ from torch import Tensor
 from mha_course.dot_product import check_tensors
 from mha_course.masks._inputs import check_integer
 from mha_course.tiled.memory import Memory, Move, Traffic
+from mha_course.tiled.online import finite, positive
 
 
 class Blocks(NamedTuple):
@@ -102,8 +103,8 @@ def block_sizes(D: int, *, sram: int, order: str) -> Blocks:
     queries outside, the same with the roles exchanged: Br = ceil(sram / 4D) queries, Bc = min(Br, D) keys
 
     The Br x Bc scores of a tile and its row statistics come on top, and what ceil rounds up. Rounding aside they
-    pass sram by at most a quarter and 1 / 2D of it, at sram = 4 D^2; from about 8 D^2 on all fits in sram.
-    `Blocks.peak` counts them.
+    pass sram by at most a quarter and 1 / 2D of it, at sram = 4 D^2. For D of at least 8 all fits from 8 D^2 + 37 D
+    on; for a smaller D it takes more. `Blocks.peak` counts them.
 
     Args:
         D: width, at least 1.
@@ -212,7 +213,7 @@ def _keys_outside(memory: Memory, blocks: Blocks) -> Iterator[Step]:
             weights, kept, after = _weigh(memory)
             total_after = kept * total + weights.sum(-1)
             out = (kept * total)[:, None] * out + weights @ memory.fast["V"]
-            memory.hold("O", out / total_after[:, None])
+            memory.hold("O", out / positive(total_after)[:, None])
             memory.hold("l", total_after)
             memory.free("S", "Q")
             for name in "Olm":
@@ -239,7 +240,7 @@ def _queries_outside(memory: Memory, blocks: Blocks) -> Iterator[Step]:
             memory.free("S", "K", "V")
             yield Step(queries, keys, before, after)
         total, maximum = memory.fast.pop("l"), memory.fast.pop("m")
-        memory.hold("O", memory.fast["O"] / total[:, None])
+        memory.hold("O", memory.fast["O"] / positive(total)[:, None])
         memory.hold("L", maximum + total.log())
         memory.free("Q")
         memory.store("O", queries)
@@ -258,7 +259,8 @@ def _weigh(memory: Memory) -> tuple[Tensor, Tensor, Tensor]:
     scores = memory.hold("S", q @ k.T * q.shape[1] ** -0.5)  # (Br, Bc)
     before = memory.fast["m"]
     after = memory.hold("m", torch.maximum(before, scores.amax(-1)))
-    return memory.hold("S", (scores - after[:, None]).exp()), (before - after).exp(), after
+    subtracted = finite(after)  # all scores may have overflowed to -inf
+    return memory.hold("S", (scores - subtracted[:, None]).exp()), (before - subtracted).exp(), after
 
 
 def _cut(length: int, size: int) -> Iterator[range]:
@@ -270,7 +272,7 @@ def _sizes(T: int, S: int, D: int) -> tuple[int, int, int]:
 
 
 def _check_order(order: str) -> None:
-    if order not in _ORDERS:
+    if not isinstance(order, str) or order not in _ORDERS:
         raise ValueError(f'order must be "keys outside" or "queries outside", got {order!r}')
 
 

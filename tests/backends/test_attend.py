@@ -83,6 +83,14 @@ def test_is_causal_is_anded_with_a_mask(extra, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scale", [0.0, -0.3, 1e-3])
+def test_is_causal_with_a_scale_that_is_not_positive(scale, backend):
+    leaves = qkv(S=T)  # PyTorch's own flash kernel gives NaN here
+    want = with_gradients(exact, leaves, scale=scale, is_causal=True)
+    assert_close(with_gradients(backends.attention, leaves, scale=scale, is_causal=True, backend=backend), want)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_equals_the_loops(backend):
     q, k, v = (x.detach() for x in qkv())
     options = {"mask": EMPTY & PADDING, "score_bias": BIAS, "scale": 0.4}

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mha_course import MultiHeadAttention, attention, backends
-from mha_course.backends import Comparison, Row, compare, comparison
+from mha_course.backends import Comparison, Row, calling, compare
 from mha_course.measure import PairedRatio
 
 X = torch.arange(6.0).view(2, 3)
@@ -179,6 +179,102 @@ def test_what_is_drawn_follows_the_seed():
     assert (drawn[0] != drawn[2 * each]).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_every_call_gets_the_same_inputs_and_leaves_yours_alone(dtype, monkeypatch):
+    def paired(fn, reference, *, rounds):
+        fn()
+        reference()
+        return PairedRatio(1.0, 1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(calling, "paired_ratio", paired)
+    x, y, *listed = (torch.ones(3, dtype=dtype) for _ in range(3))
+    twice = {"a": lambda x, y, z: x.mul_(2) + y.mul_(3) + z[0].mul_(5), "b": lambda x, y, z: x + 2 * y + 7 * z[0]}
+    found = compare(twice, inputs=(x, y, listed), rounds=6)
+    assert found["b"].difference == 0
+    assert found["a"].rounding == found["b"].rounding == 0
+    assert [z.tolist() for z in (x, y, *listed)] == [[1, 1, 1]] * 3
+
+
+def test_copies_keep_strides_and_that_two_inputs_are_one():
+    seen = []
+
+    def look(x, y, z):
+        seen.append((x is y, x.stride(), x.data_ptr() == z.data_ptr(), x.requires_grad))
+        return x + y
+
+    x = torch.zeros(5, 12)[:, ::3]
+    compare({"a": look, "b": look}, inputs=(x, x, x[:2]))
+    assert set(seen[:2]) == {(True, (12, 3), True, False)}
+    assert x.data_ptr() not in seen
+
+
+def test_buffers_and_gradients_of_a_module_stay(monkeypatch):
+    module = nn.BatchNorm1d(3)
+    module.weight.grad = kept = torch.ones(3)
+    module.register_buffer("calls", torch.zeros(()))
+    read = nn.BatchNorm1d(3)
+
+    def forward(x):
+        module.calls = module.calls + 1
+        (module.weight + module.bias).sum().backward()
+        return nn.BatchNorm1d.forward(module, x) + module.calls
+
+    module.forward = forward
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    x = leaf(5, 3)
+
+    def paired(fn, reference, *, rounds):
+        fn()
+        reference()
+        return PairedRatio(1.0, 1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(calling, "paired_ratio", paired)
+    found = compare({"a": module, "b": module, "read": lambda x: read(x) + 1}, inputs=[x], rounds=6)
+    assert not any(row.error for row in found.rows)
+    assert found["b"].difference == found["read"].difference == 0
+    for name, now in module.state_dict().items():
+        assert torch.equal(now, before[name]), name
+    assert module.weight.grad is kept
+    assert kept.tolist() == [1, 1, 1]
+    assert module.bias.grad is None
+
+
+def test_a_buffer_that_is_returned_is_not_set_back_in_the_result():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.zeros(1))
+
+        def forward(self, x):
+            return self.n.add_(x.sum())
+
+    found = compare({"a": lambda x: x.sum()[None], "b": Counts()}, inputs=[X])
+    assert found["b"].difference == 0
+
+
+def test_complex_outputs_are_compared_as_complex():
+    x = leaf(5).detach().to(torch.complex64).requires_grad_()
+    found = compare({"a": lambda x: x * 1j, "b": lambda x: x * 1j + 2j, "c": lambda x: x * 3j}, inputs=[x])
+    assert found["b"].difference == pytest.approx(2, rel=1e-6)
+    assert found["b"].gradients == (("0", 0),)
+    assert found["b"].rounding == pytest.approx(2, rel=1e-6)
+    drawn = torch.randn(5, generator=torch.Generator().manual_seed(0), dtype=torch.complex128)
+    assert dict(found["c"].gradients) == pytest.approx({"0": 2 * drawn.abs().max().item()}, rel=1e-6)
+    real = compare({"a": lambda x: x, "b": lambda x: torch.complex(x, x + 1)}, inputs=[X])
+    assert real["b"].difference == 6
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_an_output_that_cannot_be_compared_is_an_error_of_its_row(first):
+    functions = {"sparse": lambda x: x.to_sparse(), "a": same, "meta": lambda x: x.to("meta"), "b": shifted}
+    names = list(functions) if first else ["a", "sparse", "meta", "b"]
+    found = compare({name: functions[name] for name in names}, inputs=[X])
+    assert found.reference == "a"
+    assert found["sparse"].error.startswith("NotImplementedError: ")
+    assert "meta" in found["meta"].error
+    assert found["b"].difference == 0.5
+
+
 def test_memory_is_that_of_a_call_and_nothing_else():
     x = torch.zeros(1000)
     found = compare({"one": lambda x: x + x, "two": lambda x: (x + x) + x}, inputs=[x])
@@ -198,7 +294,7 @@ def test_times_are_paired_with_the_reference(monkeypatch):
         timed.extend(ran)
         return PairedRatio(2.0, 1.0, 3.0, 1.01)
 
-    monkeypatch.setattr(comparison, "paired_ratio", paired)
+    monkeypatch.setattr(calling, "paired_ratio", paired)
     found = compare({"a": lambda x: ran.append("a") or x, "b": lambda x: ran.append("b") or x}, inputs=[X], rounds=7)
     assert calls == [7]
     assert found["a"].time is None
@@ -208,7 +304,7 @@ def test_times_are_paired_with_the_reference(monkeypatch):
 
 
 def test_without_rounds_nothing_is_timed(monkeypatch):
-    monkeypatch.setattr(comparison, "paired_ratio", None)
+    monkeypatch.setattr(calling, "paired_ratio", None)
     found = compare(same, shifted, inputs=[X])
     assert [row.time for row in found.rows] == [None, None]
     assert "time" not in str(found)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 from torch.testing import assert_close
 
-from mha_course import masks
+from mha_course import attention, masks
 from mha_course.backends import flex, flexible
 from tests import reference
 
@@ -150,6 +150,16 @@ def test_compiled_is_what_is_called(monkeypatch):
     assert flexible._compiled() is flexible._compiled()
 
 
+def blocks(B, H):
+    return torch_flex.create_block_mask(lambda b, h, t, s: s <= t, B, H, T, S, device="cpu")
+
+
+@pytest.mark.parametrize("sizes", [(None, None), (2, 1), (1, 6), (2, 6)], ids=str)
+def test_a_block_mask_serves_every_sample_and_head_or_one(sizes):
+    may = torch.ones(T, S, dtype=torch.bool).tril()
+    assert_close(flex(Q, K, V, block_mask=blocks(*sizes)), attention(Q, K, V, mask=may).out)
+
+
 BLOCKS = torch_flex.create_block_mask(lambda b, h, t, s: s <= t, None, None, S, T, device="cpu")
 
 
@@ -168,6 +178,10 @@ BLOCKS = torch_flex.create_block_mask(lambda b, h, t, s: s <= t, None, None, S, 
         ({"k": K[:, :, :0], "v": V[:, :, :0]}, ValueError, r"length S of at least 1 .*, got \(2, 6, 0, 11\)"),
         ({"mask_mod": lambda *_: True, "block_mask": BLOCKS}, ValueError, "two ways to say one thing"),
         ({"block_mask": BLOCKS}, ValueError, r"block_mask must be made for \(T, S\) = \(5, 7\), got \(7, 5\)"),
+        ({"block_mask": blocks(3, 1)}, ValueError, r"made for \(B, H\) = \(2, 6\), or 1 in .*, got \(3, 1\)"),
+        ({"block_mask": blocks(1, 3)}, ValueError, r"made for \(B, H\) = \(2, 6\), or 1 in .*, got \(1, 3\)"),
+        ({"scale": math.nan}, ValueError, "scale must be finite, got nan"),
+        ({"scale": -math.inf}, ValueError, "scale must be finite, got -inf"),
     ],
     ids=str,
 )

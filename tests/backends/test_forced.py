@@ -1,5 +1,7 @@
 """One kernel for all that runs inside, and a reason when it does not take a call."""
 
+import copy
+import pickle
 import re
 import warnings
 
@@ -44,6 +46,26 @@ def test_where_pytorch_gives_no_reason_that_is_said():
     bias = torch.zeros(5, 5, requires_grad=True)
     with pytest.raises(Refused, match=re.escape(NO_REASON)), forced("flash"):
         F.scaled_dot_product_attention(Q, Q, Q, attn_mask=bias)
+
+
+def test_of_several_refusals_inside_the_last_one_is_told():
+    def calls():
+        with pytest.raises(RuntimeError, match="No available kernel"):
+            F.scaled_dot_product_attention(Q, Q, Q, dropout_p=0.1)
+        F.scaled_dot_product_attention(Q, Q, Q[..., :3])
+
+    with pytest.raises(Refused, match=r"take this call: needs values as wide as the keys \(Dv = D\)$"), forced("flash"):
+        calls()
+
+
+@pytest.mark.parametrize("others", [None, (), ("math",)])
+@pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_refusal_survives_being_copied_and_pickled(again, others):
+    refused = Refused("flash", "does not support dropout", others)
+    found = again(refused)
+    assert type(found) is Refused
+    assert str(found) == str(refused)
+    assert (found.backend, found.reason, found.others) == ("flash", "does not support dropout", others)
 
 
 def test_other_warnings_and_errors_go_their_way():

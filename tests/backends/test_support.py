@@ -147,6 +147,16 @@ def test_a_device_where_no_kernel_can_be_forced_says_so():
     assert found.refusals["flash"] == "cannot be forced here: math runs instead"
 
 
+@pytest.mark.parametrize("sizes", [(B, 0, T), (0, S, T), (B, S, 0)], ids=str)
+def test_where_there_is_nothing_to_compute_every_kernel_takes_the_call(sizes):
+    samples, keys, queries = sizes
+    q, k = torch.zeros(samples, H, queries, D), torch.zeros(samples, H, keys, D)
+    found = supported_for(q, k, k)
+    assert set(found.refusals.values()) == {None}
+    assert found.default == "none"
+    assert str(found).endswith("Left alone, PyTorch picks none.")
+
+
 def test_no_warning_of_pytorch_appears():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -154,6 +154,49 @@ def test_nan_and_infinity_behind_a_mask_go_where_they_go_in_attention(bad: float
         assert [name for name, x in got.items() if not x.isfinite().all()] == ["q"]
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["q", "k", "v", "score_bias"])
+@pytest.mark.parametrize("through", ["mask", "score_bias", "both", "is_causal"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_gradients_hold_nan_and_infinity_where_those_of_attention_do(
+    n: int, through: str, where: str, bad: float
+) -> None:
+    for seed in range(3):
+        hidden = numbers(n, n, seed=4).masked_fill(bools(n, n, seed=seed + (n > 1)), OFF)
+        options = {
+            "mask": {"mask": bools(n, n, seed=seed)},
+            "score_bias": {"score_bias": hidden},
+            "both": {"mask": bools(n, n, seed=seed + 9), "score_bias": hidden},
+            "is_causal": {"is_causal": True},
+        }[through]
+        given = [x.detach() for x in inputs(H=2, Hkv=1, T=n, S=n)]
+        given.append(options.get("score_bias", torch.zeros(n, n, dtype=torch.float64)))
+        {"q": given[0], "k": given[1], "v": given[2], "score_bias": given[3]}[where][..., seed % n, :] = bad
+        needed = leaves(*given)
+        options["score_bias"] = needed[3]
+        want = with_gradients(explicit(*needed[:3], **options), needed)
+        for tiles in ({}, {} if through == "is_causal" else SMALL):  # skipped tiles let nothing through
+            got = with_gradients(tiled.attention(*needed[:3], **options, **tiles), needed)
+            for name, x in want.items():
+                finite = x.isfinite()
+                assert torch.equal(got[name].isfinite(), finite), name
+                assert_close(got[name][finite], x[finite])
+
+
+def test_nan_behind_a_mask_stays_out_of_the_gradients_of_what_is_hidden() -> None:
+    q, k, v = leaves(*torch.ones(3, 1, 1, 1, 1))
+    with torch.no_grad():
+        v.fill_(math.nan)
+    got = with_gradients(tiled.attention(q, k, v, mask=torch.tensor([[False]])), [q, k, v])
+    assert (got["q"].item(), got["k"].item()) == (0, 0)
+    for bad in (math.nan, math.inf):
+        q, k, v = inputs(T=2, S=2)
+        with torch.no_grad():
+            v[:, :, 1] = bad
+        got = with_gradients(tiled.attention(q, k, v, mask=torch.tensor([True, False])), [q, k, v])
+        assert not got["k"][:, :, 1].any()
+
+
 # Rows that see nothing, and sizes of nothing
 
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from mha_course import MultiHeadAttention, tiled
 from mha_course.measure import peak_memory
 from mha_course.tiled import backward, forward
-from tests.tiled.problems import DV, B, S, T, bools, explicit, inputs, leaves, numbers, with_gradients
+from tests.tiled.problems import DV, B, H, S, T, bools, explicit, inputs, leaves, numbers, with_gradients
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"block_q": 2, "block_k": 3}
@@ -218,6 +218,18 @@ def test_func_grad_and_vmap() -> None:
         assert_close(got, want)
     moved = torch.vmap(lambda q, v: tiled.attention(q, k[0], v, **SMALL), (2, 1))(q.movedim(0, 2), v.movedim(0, 1))
     assert_close(moved, torch.stack([tiled.attention(a, k[0], b, **SMALL) for a, b in zip(q, v, strict=True)]))
+
+
+@pytest.mark.unchecked
+def test_vmap_over_no_samples_gives_none() -> None:
+    q, k, v = (x.detach() for x in inputs())
+    none = torch.zeros(B, 0, H, T, q.shape[-1], dtype=q.dtype)
+
+    def run(q: Tensor) -> Tensor:
+        return tiled.attention(q, k, v, **SMALL)
+
+    assert torch.vmap(run, 1)(none).shape == (0, B, H, T, DV)
+    assert torch.vmap(torch.func.grad(lambda q: run(q).sum()), 1, 1)(none).shape == none.shape
 
 
 @pytest.mark.unchecked

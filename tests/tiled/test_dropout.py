@@ -80,6 +80,28 @@ def test_the_backward_pass_draws_nothing_and_may_come_later() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_the_default_device_does_not_matter() -> None:
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        found = function.draw_seed()
+    torch.manual_seed(0)
+    assert found == function.draw_seed()
+
+
+@pytest.mark.unchecked
+def test_under_vmap_each_sample_drops_the_same_and_different_ones_are_refused() -> None:
+    q = torch.stack([inputs(T=S)[0].detach()] * 2)
+
+    def run(q: Tensor) -> Tensor:
+        return tiled.attention(q, q, q, dropout_p=P, **SMALL)
+
+    same = torch.vmap(run, randomness="same")(q)
+    assert_close(same[0], same[1], rtol=0, atol=0)
+    assert not torch.allclose(same[0], tiled.attention(q[0], q[0], q[0]))
+    with pytest.raises(NotImplementedError, match=r'^tiled\.attention draws one .*: pass randomness="same" to vmap$'):
+        torch.vmap(run, randomness="different")(q)
+
+
 def test_zero_and_one() -> None:
     tensors = inputs()
     state = torch.get_rng_state()

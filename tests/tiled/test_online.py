@@ -119,6 +119,17 @@ def test_half_precision_is_kept_in_float32(dtype: torch.dtype) -> None:
     assert_close(finish(found), explicit(*(x.float() for x in (q, k, v))))
 
 
+@pytest.mark.unchecked
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_autocast_does_not_narrow_it(dtype: torch.dtype) -> None:
+    tensors = inputs(dtype=dtype)
+    want = partial(*tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = partial(*tensors)
+    assert {x.dtype for x in found} == {torch.float32}
+    assert_close(found, want, rtol=0, atol=0)
+
+
 def test_factors_act_on_the_values_not_on_the_total() -> None:
     q, k, v = inputs()
     factors = 2.0 * bools(B, H, T, S)

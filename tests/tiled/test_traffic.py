@@ -176,6 +176,14 @@ def test_large_scores_do_not_overflow(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_scores_that_overflow_to_minus_infinity_weigh_nothing(order: str) -> None:
+    q, k, v = torch.full((5, 3), 1e20), torch.full((13, 3), -1e20), torch.randn(13, 3)
+    assert not traffic.simulate(q, k, v, sram=29, order=order).out.any()
+    k[7] = 0.0
+    torch.testing.assert_close(traffic.simulate(q, k, v, sram=29, order=order).out, v[[7]].expand(5, 3))
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_the_input_is_left_alone(order: str) -> None:
     given = drawn(11, 13, 3)
     traffic.simulate(*given, sram=29, order=order)
@@ -239,6 +247,17 @@ def test_by_how_much_the_peak_passes_sram(order: str) -> None:
     assert share(fits - 4 * D) > 1 >= share(fits)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("D", [8, 11, 16])
+def test_from_where_on_all_fits(D: int, order: str) -> None:
+    def fits(sram: int) -> bool:
+        return traffic.block_sizes(D, sram=sram, order=order).peak(1 << 20, 1 << 20, D) <= sram
+
+    least = 8 * D**2 + 37 * D
+    assert all(fits(sram) for sram in range(least, 2 * least))
+    assert not all(fits(sram) for sram in range(8 * D**2, least))
+
+
 @pytest.mark.unchecked
 class TestBadInput:
     @pytest.mark.parametrize("name", ["T", "S", "D"])
@@ -262,6 +281,7 @@ class TestBadInput:
             ({"sram": 11}, ValueError, "sram must hold one row each of Q, K, V and O, 4 D = 12 elements, got 11"),
             ({"sram": 48.0}, TypeError, "sram must be an integer, got float"),
             ({"order": "rows"}, ValueError, 'order must be "keys outside" or "queries outside", got \'rows\''),
+            ({"order": ["rows"]}, ValueError, r'order must be "keys outside" or "queries outside", got \[\'rows\'\]'),
         ],
     )
     def test_sram_and_order(self, changed: dict[str, object], error: type[Exception], said: str) -> None:
