@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import operator
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -51,14 +52,16 @@ def call(task: Task, fn: Callable[..., Any], case: Case) -> Outcome:
         raise
     except BaseException as error:
         return Outcome(error=error)
+    written = dict(task.written)
     changed = tuple(
         name
         for name, before, after in zip(task.arguments, case.inputs, copies, strict=True)
-        if not _equal(before, after)
+        if name not in written and not _equal(before, after)
     )
     if isinstance(results, Problem):
         return Outcome(unreadable=results, changed=changed)
-    return Outcome(results, changed=changed)
+    after = (_numbers(x) for name, x in zip(task.arguments, copies, strict=True) if name in written)
+    return Outcome((*results, *after), changed=changed)
 
 
 class _Transposes(TorchFunctionMode):
@@ -129,7 +132,7 @@ def _read(task: Task, returned: Any, of_arrays: bool) -> tuple[Tensor, ...] | Pr
     names = [name for name, _ in task.results]
     wanted = f"one {kind}, {names[0]}"
     if len(names) > 1:
-        wanted = f"a tuple of {len(names)} {kind}s, ({', '.join(names)})"
+        wanted = f"a tuple{'' if task.integers else f' of {len(names)} {kind}s'}, ({', '.join(names)})"
     if returned is None:
         return _unreadable("it returns None, perhaps the return is missing", wanted)
     several = isinstance(returned, tuple | list)
@@ -141,6 +144,10 @@ def _read(task: Task, returned: Any, of_arrays: bool) -> tuple[Tensor, ...] | Pr
     if len(parts) != len(names):
         return _unreadable(f"it returns a {_count(returned)}, expected {len(names)}", wanted)
     for (name, letters), part in zip(task.results, parts, strict=True):
+        if name in task.integers:
+            if not _is_integer(part):
+                return _unreadable(f"{name} is not an integer, but of type {_type(part)}", wanted)
+            continue
         if type(part) not in (array, torch.nn.Parameter):  # a subclass may lie about its numbers
             plain = "plain " if isinstance(part, array) else ""
             got = _type(part)
@@ -153,7 +160,19 @@ def _read(task: Task, returned: Any, of_arrays: bool) -> tuple[Tensor, ...] | Pr
             return _wrong_type(name, dtype, task, of_arrays)
     if task.numpy:
         return tuple(torch.from_numpy(np.array(part, dtype=np.float64, order="C")) for part in parts)
-    return tuple(torch.detach(part).cpu().double().clone() for part in parts)
+    return tuple(_numbers(part) for part in parts)
+
+
+def _numbers(x: Any) -> Tensor:
+    return torch.detach(torch.as_tensor(x)).cpu().double().clone()
+
+
+def _is_integer(x: Any) -> bool:
+    try:
+        operator.index(x)
+    except Exception:
+        return False
+    return True
 
 
 _YES_OR_NO = (

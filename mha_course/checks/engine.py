@@ -21,6 +21,8 @@ from mha_course.checks import (
     tasks_08,
     tasks_09,
     tasks_10,
+    tasks_11,
+    tasks_12,
     words,
 )
 from mha_course.checks.calls import Checked, Outcome, Problem, call, is_refused, reverses_axes
@@ -32,6 +34,8 @@ from mha_course.checks.pairs import may_fit, pairs, telling_case
 from mha_course.checks.parting import first_missing, record
 from mha_course.checks.printed import limited_output
 from mha_course.checks.random_state import own_random_state
+from mha_course.checks.refusing import check_refused
+from mha_course.checks.repeated import check_repeated
 from mha_course.checks.task import Case, Task, Variation
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 
@@ -40,7 +44,7 @@ SECONDS = 10  # for the calls of a solution, all cases together
 
 _LESSONS = (
     *(tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05),
-    *(tasks_06, tasks_07, tasks_08, tasks_09, tasks_10),
+    *(tasks_06, tasks_07, tasks_08, tasks_09, tasks_10, tasks_11, tasks_12),
 )
 _TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
 
@@ -142,7 +146,7 @@ def _right(task: Task, fn: Callable[..., Any], cases: tuple[Case, ...]) -> Verdi
     what = "entry" if task.dtype == "bool" else "number"
     agree = f"{len(cases)} cases, every {what} agrees with the reference"
     remarks = []
-    for look in (check_hidden, check_gradients, check_held):
+    for look in (check_hidden, check_gradients, check_held, check_refused, check_repeated):
         problem, remark = _in_time(partial(look, task, fn, cases), Checked())
         if problem is not None:
             return Verdict(False, *problem)
@@ -212,7 +216,7 @@ def _problem(
         return Problem(fault, f"{evidence}, {where}" if evidence else where, hints)
     assert got.results is not None
     assert right.results is not None
-    for (name, letters), x, y in zip(task.results, got.results, right.results, strict=True):
+    for (name, letters), x, y in zip((*task.results, *task.written), got.results, right.results, strict=True):
         if x.shape != y.shape:
             shapes = [words.shape_in_letters(z.shape, case.sizes, letters) for z in (x, y)]
             fault = f"{name} has the wrong shape"

@@ -68,6 +68,8 @@ def may_fit(task: Task, variation: Variation, case: Case, got: Outcome) -> bool:
     """Whether a variation gives the results of one case, by a plain call: variations change no input."""
     if got.results is None:
         return False
+    if task.written:  # a plain call would change the case
+        return True
     try:
         returned = variation.fn(*case.inputs)
     except (RuntimeError, ValueError, IndexError, TypeError):

@@ -85,6 +85,21 @@ def stepped(
 
 
 @dataclass(frozen=True)
+class Growth:
+    """Two cases that show how the cost of a solution grows.
+
+    Attributes:
+        short: a case in which S is far from the other sizes.
+        long: the same with twice as many tokens.
+        hints: for a solution whose cost grows with S x S.
+    """
+
+    short: Case
+    long: Case
+    hints: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class Task:
     """An exercise.
 
@@ -111,6 +126,13 @@ class Task:
             entries of the first result do not see it, as a bool tensor that broadcasts to that result.
         tiles: a case in which T, S and block are so far apart that tiles of the scores and all of them are told
             apart by their size; None if scores may be held as they come.
+        growth: two lengths that tell a cost that grows with S from one that grows with S x S; None if it may.
+        integers: names of the results that are plain integers.
+        written: (name, letters) of the arguments that a solution writes into: what they hold afterwards is compared
+            as a result is.
+        refused: draws cases in which a ValueError is wanted, and nothing written.
+        work: a case with sizes T, E, D and prompt, E much larger than T, in which products are counted, so that each
+            of T tokens is projected once and none ahead of its turn; None if they may be made as they come.
     """
 
     name: str
@@ -130,6 +152,11 @@ class Task:
     gradients: bool = True
     hidden: Callable[..., tuple[tuple[Any, ...], Tensor]] | None = None
     tiles: Case | None = None
+    growth: Growth | None = None
+    integers: tuple[str, ...] = ()
+    written: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    refused: Callable[[], tuple[Case, ...]] | None = None
+    work: Case | None = None
 
 
 def draw(seed: int, *shapes: tuple[int, ...]) -> tuple[Float[Tensor, "..."], ...]:

@@ -7,8 +7,12 @@ from typing import Any
 import torch
 
 from mha_course.checks.task import Task, Variation
-from mha_course.checks.tasks_10_steps import Array, Block, merge_cases, merge_numbers, merged
+from mha_course.checks.tasks_10_steps import Array, Block, gap, merge_cases, merge_numbers, merged
 from mha_course.checks.tasks_10_tiled import tiled_attention
+
+
+def _stand_in(m: Array) -> Array:
+    return m.masked_fill(m == -math.inf, 0.0)
 
 
 def _plain_sum(a: Array, l1: Array, b: Array, l2: Array, m: Array) -> Array:
@@ -181,7 +185,12 @@ merge_blocks = Task(
             merged(top=lambda m1, m2: (m1 + m2) / 2),
             _MAXIMUM_HINTS,
         ),
-        Variation("the new maximum is the smaller of the two", merged(top=torch.minimum), _MAXIMUM_HINTS),
+        *(
+            Variation(
+                "the new maximum is the smaller of the two", merged(top=torch.minimum, gap=exponent), _MAXIMUM_HINTS
+            )
+            for exponent in (gap, lambda m_i, m: m_i - _stand_in(m))
+        ),
         Variation(
             "the sum of the two outputs is not divided by the new sum",
             merged(divide=_as_it_is),
@@ -202,10 +211,16 @@ merge_blocks = Task(
             merged(total=_plain_sum),
             _SUM_HINTS,
         ),
-        Variation(
-            "exponentials are taken of the maxima themselves: at 800 they overflow, at -800 they vanish",
-            merged(gap=lambda m_i, m: m_i, total=lambda a, l1, b, l2, m: (a * l1 + b * l2) / m.exp(), divide=_by_own),
-            _OVERFLOW_HINTS,
+        *(
+            Variation(
+                "exponentials are taken of the maxima themselves: at 800 they overflow, at -800 they vanish",
+                merged(gap=lambda m_i, m: m_i, total=total, divide=_by_own),
+                _OVERFLOW_HINTS,
+            )
+            for total in (
+                lambda a, l1, b, l2, m: (a * l1 + b * l2) / m.exp(),
+                lambda a, l1, b, l2, m: (a * l1 + b * l2) / _stand_in(m).exp(),
+            )
         ),
         Variation(
             "exponentials are taken of the maxima themselves, none is subtracted: l is not a sum of e^(score - m)",

@@ -52,7 +52,7 @@ def merge_cases() -> tuple[Case, ...]:
     )
 
 
-def _gap(m_i: Array, m: Array) -> Array:
+def gap(m_i: Array, m: Array) -> Array:
     """The exponent of a block's factor: -inf where it sees no key."""
     return torch.where(m_i == -math.inf, m_i, m_i - m)
 
@@ -64,7 +64,7 @@ def _sum(a: Array, l1: Array, b: Array, l2: Array, m: Array) -> Array:
 @by_steps
 def merged(
     top: Callable[[Array, Array], Array] = torch.maximum,
-    gap: Callable[[Array, Array], Array] = _gap,
+    gap: Callable[[Array, Array], Array] = gap,
     factor: Callable[[Array], Array] = torch.exp,
     rescale: Callable[[Array, Array], Pair] = lambda a, b: (a, b),
     total: Callable[[Array, Array, Array, Array, Array], Array] = _sum,
@@ -203,6 +203,21 @@ def tiled(
         return out
 
     return fn
+
+
+def with_zeros(q: Array, k: Array, v: Array, block: int) -> Array:
+    """The last block is filled up with zeros, which count as keys."""
+    extra = k.new_zeros(-len(k) % block, k.shape[1])
+    return tiled()(q, torch.cat([k, extra]), torch.cat([v, extra]), block)
+
+
+def diagonal(q: Array, k: Array, v: Array, block: int) -> Array:
+    """Each block of queries sees the block of keys in the same place alone."""
+    out = torch.zeros_like(q)
+    for b in blocks_of(min(len(q), len(k)), block):
+        rows = slice(b.start, b.start + block)
+        out[rows] = (q[rows] @ k[rows].T / math.sqrt(q.shape[1])).softmax(-1) @ v[rows]
+    return out
 
 
 def tile_numbers(q: Array, k: Array, v: Array, block: int) -> tuple[Step, ...]:

@@ -12,16 +12,30 @@ from mha_course.checks.tasks_10_steps import (
     Array,
     Cuts,
     blocks_of,
+    diagonal,
     tile_case,
     tile_cases,
     tile_numbers,
     tiled,
     whole_blocks,
+    with_zeros,
 )
 
 
 def _one(m: Array, new: Array, n: int) -> Array:
     return torch.ones_like(new)
+
+
+def _in_twos(x: Array, new: Array, *_: int) -> Array:
+    return (x - new).exp2()
+
+
+# in the exponentials of a tile, in the factors, and in both
+_IN_TWOS: tuple[dict[str, Any], ...] = (
+    {"power": _in_twos},
+    {"factor": _in_twos},
+    {"power": _in_twos, "factor": _in_twos},
+)
 
 
 def _own(m: Array, s: Array) -> Array:
@@ -30,14 +44,6 @@ def _own(m: Array, s: Array) -> Array:
 
 def _of_tile(m: Array, s: Array) -> Array:
     return torch.maximum(m, s.amax())
-
-
-def _diagonal(q: Array, k: Array, v: Array, block: int) -> Array:
-    out = torch.zeros_like(q)
-    for b in blocks_of(min(len(q), len(k)), block):
-        rows = slice(b.start, b.start + block)
-        out[rows] = (q[rows] @ k[rows].T / math.sqrt(q.shape[1])).softmax(-1) @ v[rows]
-    return out
 
 
 _CUT_HINTS = (
@@ -84,6 +90,10 @@ _NO_MAXIMUM_HINTS = (
     "Print e^800 in float64, and e^-800: what is left of your quotient?",
     "Subtract the maximum so far from the scores of a tile before you take exponentials.",
 )
+_BASE_HINTS = (
+    "Print the exponential of a score that is 1 below the maximum: is it 1 / e?",
+    "Exponentials and factors are powers of e: in base 2, the scores need the factor log2(e) first.",
+)
 _SHORT = "the last block is left out where it is shorter than the others"
 _LAST_ALONE = "the last block alone counts: what came before is lost"
 _IN_EVERY_STEP = "the output is divided by the sum in every step, not once at the end"
@@ -120,6 +130,7 @@ tiled_attention = Task(
     cases=tile_cases,
     variations=(
         _blocks(_SHORT, whole_blocks),
+        Variation("the zeros that fill up the last block are counted as keys", with_zeros, _CUT_HINTS),
         _blocks(
             "each block lacks its last key",
             lambda S, block: [slice(b.start, b.start + block - 1) for b in blocks_of(S, block)],
@@ -196,6 +207,12 @@ tiled_attention = Task(
         ),
         Variation(_ONE_MAXIMUM, tiled(highest=_of_tile), _MAXIMUM_HINTS),
         Variation(_ONE_MAXIMUM, tiled(highest=_of_tile, rows=blocks_of), _MAXIMUM_HINTS),
+        Variation(
+            "the maximum is that of the first block, whatever comes later: far above it exponentials overflow",
+            tiled(highest=lambda m, s: torch.where(m == -math.inf, s.amax(1, keepdim=True), m)),
+            _MAXIMUM_HINTS,
+        ),
+        *(Variation("powers of 2 are taken, not of e", tiled(**changes), _BASE_HINTS) for changes in _IN_TWOS),
         Variation("the maximum starts at 0: scores far below it are lost", tiled(start=0.0), _START_HINTS),
         Variation(
             "no maximum is subtracted: exponentials overflow at 800, and vanish at -800",
@@ -262,7 +279,7 @@ tiled_attention = Task(
         Variation("the last queries are left out: their rows are 0", tiled(rows=whole_blocks), _ROW_HINTS),
         Variation(
             "each block of queries sees one block of keys alone, the one in the same place",
-            _diagonal,
+            diagonal,
             ("Change the last key: does row 0 of your output change?", _ROW_HINTS[1]),
         ),
         Variation(

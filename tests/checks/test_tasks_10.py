@@ -83,6 +83,13 @@ def exponentials(total):
     return fn
 
 
+def smaller(m1, l1, o1, m2, l2, o2):
+    m = torch.minimum(m1, m2)
+    some = torch.where(m.isinf(), 0, m)
+    a, b = l1 * torch.exp(m1 - some), l2 * torch.exp(m2 - some)
+    return m, a + b, (a[:, None] * o1 + b[:, None] * o2) / torch.where(a + b == 0, 1, a + b)[:, None]
+
+
 def maximum(replaced):
     """What is returned as m."""
 
@@ -125,6 +132,7 @@ WRONG = [
     (as_printed(top=torch.add), "two faults: the maxima are added"),
     (merge(top=lambda m1, m2: (m1 + m2) * 0.5), "the new maximum is the mean"),
     (merge(top=torch.min), "the new maximum is the smaller"),
+    (smaller, "the new maximum is the smaller"),
     (merge(out=alone), "the sum of the two outputs is not divided"),
     (
         merge(out=lambda o, den, own: o / den.clamp(min=1).square()[:, None]),
@@ -133,6 +141,10 @@ WRONG = [
     (merge(total=lambda a, l1, b, l2: l1 + l2, out=own_sum), "the two sums l1 and l2 are added as they are"),
     (merge(total=lambda a, l1, b, l2: l1 + l2), "the two sums l1 and l2 are added as they are"),
     (exponentials(lambda den, m: den / m.exp()), "exponentials are taken of the maxima themselves: at 800"),
+    (
+        exponentials(lambda den, m: den * (-m.nan_to_num(neginf=0)).exp()),
+        "exponentials are taken of the maxima themselves: at 800",
+    ),
     (exponentials(lambda den, m: den), "exponentials are taken of the maxima themselves, none"),
     (winner, "the block with the larger maximum takes all"),
     (leaves_a_block_out, "one row that sees no key decides"),

@@ -73,6 +73,19 @@ def own(m, s):
     return s.max(dim=1, keepdim=True).values
 
 
+def of_first(m, s):
+    return own(m, s) if m.isinf().all() else m
+
+
+def in_twos(x, m, *_):
+    return 2 ** (x - m)
+
+
+def with_zeros(q, k, v, block):
+    missing = math.ceil(len(k) / block) * block - len(k)
+    return tile()(q, F.pad(k, (0, 0, 0, missing)), F.pad(v, (0, 0, 0, missing)), block)
+
+
 def of_tile(m, s):
     return torch.maximum(m, s.max())
 
@@ -136,6 +149,11 @@ WRONG = [
     (tile(top=own), OWN),
     (tile(top=of_tile), "one maximum is used for all queries"),
     (tile(top=of_tile, rows=cuts), "one maximum is used for all queries"),
+    (with_zeros, "the zeros that fill up the last block are counted as keys"),
+    (tile(top=of_first), "the maximum is that of the first block, whatever comes later"),
+    (tile(powers=in_twos), "powers of 2 are taken, not of e"),
+    (tile(factor=in_twos), "powers of 2 are taken, not of e"),
+    (tile(powers=in_twos, factor=in_twos), "powers of 2 are taken, not of e"),
     (tile(start=0), "the maximum starts at 0"),
     (tile(top=lambda m, s: 0 * m, start=0), "no maximum is subtracted"),
     (tile(end=undivided), "the output is not divided by the sum at the end"),
@@ -222,13 +240,28 @@ def fixed(q, k, v, block):
     return tile()(q, k, v, 64)
 
 
+def many(q, k, v, block):
+    return tile()(q, k, v, 256)
+
+
+def sixteen(q, k, v, block):
+    return tile()(q, k, v, 16 * block)
+
+
+def filled_up(q, k, v, block):
+    """All scores at once, in a matrix that is wider than S."""
+    missing = math.ceil(len(k) / block) * block - len(k)
+    scores = q @ F.pad(k, (0, 0, 0, missing)).T / math.sqrt(q.shape[1])
+    return scores[:, : len(k)].softmax(1) @ v
+
+
 ALL = "the numbers are right, but all T x S scores are held at once"
 ROWS = "the numbers are right, but whole rows of scores are held at once"
 WIDE = "the numbers are right, but the tiles are not block keys wide"
 HELD = [
-    *((fn, ALL) for fn in (whole_matrix, elementwise, in_one_operation, written_into, kept_tiles)),
+    *((fn, ALL) for fn in (whole_matrix, elementwise, in_one_operation, written_into, kept_tiles, filled_up)),
     *((fn, ROWS) for fn in (row_by_row, rows_in_blocks)),
-    *((fn, WIDE) for fn in (counted, fixed)),
+    *((fn, WIDE) for fn in (counted, fixed, many, sixteen)),
 ]
 
 
