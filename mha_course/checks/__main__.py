@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verdict = judge(**options)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    print(json.dumps(vars(verdict)) if as_json else verdict)
+    try:
+        print(json.dumps(vars(verdict)) if as_json else verdict, flush=True)
+    except BrokenPipeError:  # who reads it has read enough; at the end Python would try, and complain, once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status(verdict)
 
 

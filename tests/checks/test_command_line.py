@@ -1,6 +1,7 @@
 """The command line: what it passes on, what it prints, and its exit status."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -78,3 +79,14 @@ def test_the_whole_command_with_a_crash(tmp_path):
     assert done.returncode == 1
     assert json.loads(done.stdout)["fault"] == "its process ended by signal SIGSEGV"
     assert done.stderr.startswith("here\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_is_no_traceback(unbuffered, tmp_path):
+    line = [sys.executable, "-m", "mha_course.checks", "missing.py:A"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(line, cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, **pipes)
+    process.stdout.close()  # as `| head -1` does, after its line
+    assert process.stderr.read() == ""
+    assert process.wait() == 2
+    process.stderr.close()
