@@ -38,6 +38,7 @@ from mha_course.checks.refusing import check_refused
 from mha_course.checks.repeated import check_repeated
 from mha_course.checks.task import Case, Task, Variation
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
+from mha_course.checks.watching import no_mode_left
 
 TOLERANCE = 1e-6  # absolute and relative, in float64
 SECONDS = 10  # for the calls of a solution, all cases together
@@ -76,7 +77,7 @@ def check(name: str, fn: Callable[..., Any]) -> Verdict:
         raise ValueError(f"no exercise is named {name!r}; there are {', '.join(_TASKS)}")
     if not callable(fn):
         raise TypeError(f"fn must be a function, got {type(fn).__name__}: leave out its ()")
-    with own_random_state(), warnings.catch_warnings(), limited_output():
+    with own_random_state(), warnings.catch_warnings(), limited_output(), no_mode_left():
         warnings.simplefilter("ignore")
         return _judge(_TASKS[name], fn)
 

@@ -4,6 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from mha_course.checks.watching import Watching, no_mode_left
 
 CALLS = {
     "diagnose": "checks.diagnose(torch.nn.MultiheadAttention(12, 3, batch_first=True))",
@@ -23,3 +27,22 @@ assert verdict.ok, verdict
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", source], check=True, timeout=120)
+
+
+def test_no_mode_is_left_on():
+    """As a time limit that strikes while a mode is being left would leave it."""
+    outer = Watching()
+    with outer:
+        with no_mode_left():
+            Watching().__enter__()
+            Watching().__enter__()
+            TorchFunctionMode().__enter__()
+        assert _get_current_dispatch_mode_stack() == [outer]
+    assert not _get_current_dispatch_mode_stack()
+    assert not _get_current_function_mode_stack()
+
+
+def test_modes_that_were_left_stay_so():
+    with no_mode_left(), Watching():
+        pass
+    assert not _get_current_dispatch_mode_stack()

@@ -17,6 +17,7 @@ from mha_course.checks.limit import ENDLESS_HINTS, OutOfTime, time_limit
 from mha_course.checks.printed import limited_output
 from mha_course.checks.random_state import own_random_state
 from mha_course.checks.verdict import Verdict
+from mha_course.checks.watching import no_mode_left
 from mha_course.measure import threads
 
 _WIDTHS = ("embed_dim", "d_model", "model_dim", "dim_model", "dim", "emb_dim", "embed_size", "emb_size", "emb",
@@ -102,6 +103,7 @@ def diagnose(
         threads(1),  # many small products: on a busy machine two threads take many times as long as one
         warnings.catch_warnings(),
         limited_output(),
+        no_mode_left(),
     ):
         warnings.simplefilter("ignore")
         try:

@@ -199,7 +199,7 @@ def state_divided(q, k, v):
     return out
 
 
-@wrong(linear, "the time runs backwards: keys from t on", FUTURE + r"|backward|revers|from t|past")
+@wrong(linear, "the time runs backwards: keys from t on", FUTURE + r"|backward|revers|from t\b|past")
 def from_the_end(q, k, v):
     state, norm = empty(k, v)
     out = torch.empty_like(v)
@@ -232,7 +232,7 @@ def in_place(q, k, v):
     return torch.einsum("sm,smd->sd", q, state) / (q * norm).sum(-1, keepdim=True)
 
 
-@wrong(linear, "the weights are averaged with the length S", r"number|length|\bS\b|tokens")
+@wrong(linear, "the weights are averaged with the length S", r"number of|length|\bS\b|tokens")
 def by_length(q, k, v):
     state = torch.cumsum(k[:, :, None] * v[:, None, :], dim=0)
     return torch.einsum("sm,smd->sd", q, state) / len(q)
