@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Literal
 
@@ -161,6 +162,8 @@ class Decoder(nn.Module):
                 max_length; mask does not broadcast to (B, H, T, T). (At depth 0 nobody reads the mask.) Another number
                 of caches than of blocks, one of them twice, or they differ in length; what a cache refuses.
             RuntimeError: a gradient would have to pass through the cache.
+
+        Where a block fails, those before it forget the new tokens as well, unless a ring has dropped others for them.
         """
         tokens = integers("tokens", tokens, "B", "T")
         outside = (tokens < 0) | (tokens >= self.vocabulary)
@@ -170,8 +173,12 @@ class Decoder(nn.Module):
         if not isinstance(self.positions, nn.Identity):
             x = self.positions(x, offset=past)
         x = F.dropout(x, self.dropout, self.training)
-        for block, kept in zip(self.blocks, caches, strict=True):
-            x = block(x, mask=mask, is_causal=True, cache=kept)
+        try:
+            for block, kept in zip(self.blocks, caches, strict=True):
+                x = block(x, mask=mask, is_causal=True, cache=kept)
+        except BaseException:
+            _go_back(caches, past)
+            raise
         return self.read_out(self.norm(x))  # (B, T, V)
 
     def new_cache(self, batch_size: int, max_len: int) -> list[KVCache]:
@@ -182,7 +189,8 @@ class Decoder(nn.Module):
             ValueError: batch_size is negative; max_len is below 1.
         """
         weight = self.embedding.weight
-        layers = (layer for layer in self.modules() if isinstance(layer, MultiHeadAttention))
+        # of each block, since a block may stand twice
+        layers = (layer for block in self.blocks for layer in block.modules() if isinstance(layer, MultiHeadAttention))
         make = partial(KVCache, dtype=weight.dtype, device=weight.device)
         return [make(batch_size, layer.num_kv_heads, max_len, layer.head_dim) for layer in layers]
 
@@ -203,6 +211,14 @@ def _aligned(cache: Sequence[KVCache] | None, count: int) -> tuple[int, Sequence
     if len(kinds) > 1:
         raise ValueError(f"the caches must be alike in length, batch size and type, got {sorted(kinds, key=str)}")
     return cache[0].length, cache
+
+
+def _go_back(caches: Sequence[KVCache | None], length: int) -> None:
+    """Let all caches hold `length` tokens, if they can."""
+    for kept in caches:
+        if kept is not None and kept.length > length:
+            with suppress(ValueError):  # a ring that dropped some
+                kept.crop(length)
 
 
 def _tie(model: Decoder, _: object = None) -> None:

@@ -160,6 +160,69 @@ def test_tokens_masks_and_gradients_that_are_refused_change_nothing() -> None:
         assert_close(model(tokens[:, 4:], cache=cache), model(tokens)[:, 4:])
 
 
+def of_other_heads() -> list[KVCache]:
+    return [KVCache(B, heads, N, E // H, dtype=torch.float64) for heads in (H, 1)]
+
+
+def of_other_rooms() -> list[KVCache]:
+    return [KVCache(B, H, room, E // H, dtype=torch.float64) for room in (N, 5)]
+
+
+def rings_of_other_heads() -> list[KVCache]:
+    return [RingCache(B, heads, 6, E // H, dtype=torch.float64) for heads in (H, 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "held"),
+    [(of_other_heads, 0), (of_other_rooms, 4), (rings_of_other_heads, 0)],
+    ids=["heads", "room", "ring"],
+)
+def test_what_the_second_block_refuses_the_first_forgets(make, held: int) -> None:
+    model, caches = decoder(), make()
+    if held:
+        in_parts(model, caches, (held,))
+    with pytest.raises(ValueError, match=r"as the cache has it|the cache is full"), torch.no_grad():
+        model(tokens[:, held : held + 2], cache=caches)
+    assert [kept.length for kept in caches] == [held] * L
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_after_an_interrupt_the_call_can_be_made_again(error: type[BaseException]) -> None:
+    def stop(*_: object) -> None:
+        raise error
+
+    model = decoder()
+    caches = model.new_cache(B, N)
+    in_parts(model, caches, (4,))
+    for part in (model.blocks[1], model.blocks[1].mlp):
+        handle = part.register_forward_pre_hook(stop)
+        with pytest.raises(error), torch.no_grad():
+            model(tokens[:, 4:7], cache=caches)
+        handle.remove()
+        assert [kept.length for kept in caches] == [4, 4]
+    with torch.no_grad():
+        assert_close(model(tokens[:, 4:], cache=caches), model(tokens)[:, 4:])
+
+
+def test_an_interrupt_is_not_hidden_by_a_ring_that_cannot_go_back() -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model, rings = decoder(), [RingCache(B, H, 3, E // H, dtype=torch.float64) for _ in range(L)]
+    in_parts(model, rings, (4,))
+    model.blocks[1].register_forward_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt), torch.no_grad():
+        model(tokens[:, 4:5], cache=rings)
+    with refuses(ValueError, "the caches must be alike in length"), torch.no_grad():
+        model(tokens[:, 4:5], cache=rings)
+
+
+def test_a_block_that_stands_twice_has_two_caches() -> None:
+    model = decoder("rotary")
+    model.blocks[1] = model.blocks[0]
+    assert_close(in_parts(model, model.new_cache(B, N), (4, 1, 6)), model(tokens))
+
+
 def test_depth_0_keeps_nothing() -> None:
     model = Decoder(V, E, H, 0, positions=None)
     with refuses(ValueError, "cache must have one KVCache for each of 0 blocks (at least 1), got []"):

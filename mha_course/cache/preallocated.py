@@ -1,5 +1,6 @@
 """A cache in fixed memory: room for max_len tokens is taken once, and each new token is written behind the last."""
 
+import copy
 import weakref
 from typing import Any
 
@@ -91,20 +92,21 @@ class KVCache:
             Keys (B, Hkv, S, D) and values (B, Hkv, S, Dv), views of the filled part.
 
         Raises:
-            TypeError: k or v is not a tensor of the cache's type.
+            TypeError: k or v is not a tensor of the cache's type; owner is an object without weak references.
             ValueError: k or v has other sizes than the cache or is on another device; different lengths; tokens of
                 another owner are held; no room for T more.
             RuntimeError: k or v requires gradients, and they are not switched off.
         """
         self._check(k, v, owner)
-        end, room = self.length + k.shape[2], self._k.shape[2]
+        T, start, room = k.shape[2], self.length, self._k.shape[2]
+        end = start + T
         if end > room:
-            what = f"{self.length} tokens are held, max_len is {room}, got {k.shape[2]} more"
+            what = f"{start} tokens are held, max_len is {room}, got {T} more"
             raise ValueError(f"the cache is full: {what}: make a longer one, or drop some with crop or reset")
-        self._k[:, :, self.length : end] = k
-        self._v[:, :, self.length : end] = v
+        self._k.narrow(2, start, T).copy_(k)
+        self._v.narrow(2, start, T).copy_(v)
         self._advance(end, owner)
-        return self.k, self.v
+        return self._k.narrow(2, 0, end), self._v.narrow(2, 0, end)
 
     def mask(self, T: int) -> Bool[Tensor, "T S"] | None:
         """Say which keys each of T new tokens may see, itself and what came before it: lower right.
@@ -153,17 +155,29 @@ class KVCache:
         indices = rows("indices", indices, 1, B).to(self._k.device)
         if indices.shape[0] != B:
             raise ValueError(f"indices must have B = {B} entries, got {indices.shape[0]}")
-        for held in (self.k, self.v):
-            held.copy_(held[indices])
+        k, v = self.k[indices], self.v[indices]  # both before either is written: there may be no memory for them
+        self.k.copy_(k)
+        self.v.copy_(v)
 
     def __repr__(self) -> str:
         """Sizes, type and how many tokens there are."""
         sizes = f"k={tuple(self._k.shape)}, v={tuple(self._v.shape)}, dtype={self._k.dtype}"
         return f"{type(self).__name__}({sizes}, length={self.length})"
 
+    def __copy__(self) -> "KVCache":
+        """A copy has memory of its own: two caches would write over each other's tokens."""
+        return copy.deepcopy(self)
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy belongs to nobody: its first owner may be a copy as well."""
         return self.__dict__ | {"_owner": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy that is made in inference mode can be written outside of it too."""
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                state = copy.deepcopy(state)
+        self.__dict__.update(state)
 
     def _check(self, k: Tensor, v: Tensor, owner: object) -> None:
         """Raise unless owner may write k and v."""
@@ -171,9 +185,13 @@ class KVCache:
         check_new("v", v, self._v)
         if k.shape[2] != v.shape[2]:
             raise ValueError(f"k and v must have one length T, got {k.shape[2]} and {v.shape[2]}")
-        holder = owner if self._owner is None else self._owner()  # None if it is no more
-        if self.length and owner is not None and holder is not owner:
-            raise ValueError("the cache holds tokens of another module: each layer needs its own (reset it to reuse)")
+        holder = None if self._owner is None else self._owner()  # None if it is no more
+        if owner is not None and holder is not owner:
+            if self.length and self._owner is not None:
+                raise ValueError(
+                    "the cache holds tokens of another module: each layer needs its own (reset it to reuse)"
+                )
+            weakref.ref(owner)  # raises before anything is written
 
     def _advance(self, length: int, owner: object) -> None:
         self.length, self._owner = length, None if owner is None else weakref.ref(owner)

@@ -220,7 +220,8 @@ class MultiHeadAttention(nn.Module):
             attend, k, v = self.backend, one_per_query_head(k, q), one_per_query_head(v, q)
         dropout_p = self.dropout if self.training else 0.0
         heads = attend(q, k, v, mask=mask, score_bias=score_bias, scale=None, is_causal=is_causal, dropout_p=dropout_p)
-        check_heads(heads, q)
+        if attend is not sdpa:
+            check_heads(heads, q)
         return self.out_proj(merge_heads(heads))
 
     def trace(
@@ -274,7 +275,8 @@ class MultiHeadAttention(nn.Module):
         value_name = "value" if value is not None else "value (key, as none was given)"
         key = query if key is None else key
         value = key if value is None else value
-        check_input("query", query, "T", "E", self.embed_dim, self.q_proj)
+        q_proj = self.q_proj  # looked up once: a module's search for a part of it takes time
+        check_input("query", query, "T", "E", self.embed_dim, q_proj)
         if not (key is value is query and self.kdim == self.vdim == self.embed_dim):  # else that was all three
             check_input(key_name, key, "S", "Ek", self.kdim, self.k_proj)
             check_input(value_name, value, "S", "Ev", self.vdim, self.v_proj)
@@ -283,12 +285,13 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             check_cache(cache, query, key, value, is_causal)
             past = cache.length
-        q = split_heads(self.q_proj(query), self.head_dim)  # (B, H, T, D)
+        q = split_heads(q_proj(query), self.head_dim)  # (B, H, T, D)
         k = split_heads(self.k_proj(key), self.head_dim)  # (B, Hkv, S, D)
         v = split_heads(self.v_proj(value), self.head_dim)  # (B, Hkv, S, D)
-        for name, x in (("mask", mask), ("score_bias", score_bias)):
-            if x is not None:
-                check_addend(name, x, (*q.shape[:-1], past + k.shape[-2]), q)
+        if mask is not None or score_bias is not None:
+            scores = (*q.shape[:-1], past + k.shape[-2])
+            check_addend("mask", mask, scores, q)
+            check_addend("score_bias", score_bias, scores, q)
         if self.rotary is not None:
             rotary = self.rotary if cache is None else partial(self.rotary, offset=past)
             q, k = check_turned(rotary(q), q), check_turned(rotary(k), k)

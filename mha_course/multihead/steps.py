@@ -18,7 +18,8 @@ def split_heads(x: Float[Tensor, "B T HD"], head_dim: int) -> Float[Tensor, "B H
 
     heads[b, h, t, d] = x[b, t, h D + d]
     """
-    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)  # (B, T, H, D), then (B, H, T, D)
+    B, T, HD = x.shape
+    return x.view(B, T, HD // head_dim, head_dim).transpose(1, 2)  # (B, T, H, D), then (B, H, T, D)
 
 
 def merge_heads(heads: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T HD"]:

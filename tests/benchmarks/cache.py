@@ -37,7 +37,8 @@ class ByHand(nn.Module):
     def __init__(self, ours: MultiHeadAttention, max_len: int) -> None:
         super().__init__()
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = ours.q_proj, ours.k_proj, ours.v_proj, ours.out_proj
-        self.k, self.v = torch.zeros(1, H, max_len, E // H), torch.zeros(1, H, max_len, E // H)
+        with torch.inference_mode(False):  # as a KVCache: else it could not be written outside of inference mode
+            self.k, self.v = torch.zeros(1, H, max_len, E // H), torch.zeros(1, H, max_len, E // H)
 
     def forward(self, x: Tensor, past: int) -> Tensor:
         """One token behind those before it."""

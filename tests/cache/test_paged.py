@@ -21,6 +21,11 @@ def test_by_hand() -> None:
             assert_close(got[b, :, s], pool[table[b, s // P].item(), :, s % P], rtol=0, atol=0)
 
 
+def test_on_the_meta_device() -> None:
+    table = torch.zeros(2, 3, dtype=torch.int64, device="meta")
+    assert gather_blocks(pool.to("meta"), table).shape == (2, HKV, 3 * P, D)
+
+
 def test_attention_over_pages_equals_attention_over_each_sequence() -> None:
     """Three sequences of different length; the first two begin alike and share two blocks."""
     lengths = torch.tensor([13, 11, 4])

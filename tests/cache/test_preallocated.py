@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mha_course import masks
 from mha_course.cache import KVCache, RingCache, bytes_per_token
@@ -103,6 +104,50 @@ def test_reorder_takes_samples_in_place(indices: list[int], dtype: torch.dtype) 
     assert (cache.k.data_ptr(), cache.length) == (place, 5)
 
 
+class Full(TorchDispatchMode):
+    """No memory for a second copy."""
+
+    copies = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.copies += func is torch.ops.aten.index.Tensor
+        if self.copies == 2:
+            raise MemoryError
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [KVCache, RingCache])
+def test_a_reorder_that_finds_no_memory_changes_nothing(kind: type[KVCache]) -> None:
+    cache = kind(B, HKV, ROOM, D, v_head_dim=DV)
+    cache.update(*new(5))
+    before = state(cache)
+    with pytest.raises(MemoryError), Full():
+        cache.reorder(torch.tensor([1, 0]))
+    assert unchanged(cache, before)
+
+
+def test_on_the_meta_device() -> None:
+    cache = empty(device="meta")
+    cache.update(*(x.to("meta") for x in new(2)))
+    cache.reorder(torch.tensor([1, 0], device="meta"))
+    assert cache.k.shape == (B, HKV, 2, D)
+
+
+@pytest.mark.parametrize("kind", [KVCache, RingCache])
+def test_what_lies_in_slots_that_hold_nothing_is_not_read(kind: type[KVCache]) -> None:
+    cache = kind(B, HKV, ROOM, D, v_head_dim=DV)
+    for x in (cache._k, cache._v):
+        x.fill_(torch.nan)
+    k, v = new(ROOM)
+    for T in (3, 1, 2, 1):
+        assert_close(
+            cache.update(k[:, :, cache.length :][:, :, :T], v[:, :, cache.length :][:, :, :T]),
+            (k[:, :, : cache.length], v[:, :, : cache.length]),
+            rtol=0,
+            atol=0,
+        )
+
+
 def test_mask_is_aligned_to_the_lower_right() -> None:
     cache = filled(4)
     for T in (2, 3):
@@ -111,6 +156,23 @@ def test_mask_is_aligned_to_the_lower_right() -> None:
     assert cache.mask(0) is None
     assert empty().mask(5) is None, "T = S"
     assert cache.length == 4
+
+
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda cache: pickle.loads(pickle.dumps(cache))}
+
+
+@pytest.mark.parametrize("kind", [KVCache, RingCache])
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_made_in_inference_mode_is_used_outside(copied, kind: type[KVCache]) -> None:
+    cache = kind(B, HKV, 4, D, v_head_dim=DV)
+    cache.update(*new(3))
+    with torch.inference_mode():
+        twin = copied(cache)
+    twin.update(*new(1, seed=1))
+    twin.reorder(torch.tensor([1, 0]))
+    k, v = (x[[1, 0]] for x in new(3))
+    assert_close((twin.k[:, :, :3], twin.v[:, :, :3]), (k, v), rtol=0, atol=0)
+    assert_close((cache.k, cache.v), new(3), rtol=0, atol=0)
 
 
 class Owner:
@@ -150,7 +212,17 @@ class TestOwner:
         with pytest.raises(ValueError, match="tokens of another module"):
             cache.update(*new(2), owner=self.other)
 
-    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+    @pytest.mark.parametrize("kind", [KVCache, RingCache])
+    def test_one_that_cannot_be_an_owner_changes_nothing(self, kind: type[KVCache]) -> None:
+        cache = kind(B, HKV, 4, D, v_head_dim=DV)
+        cache.update(*new(4))
+        cache.reset()
+        before = state(cache)
+        with pytest.raises(TypeError, match="weak reference to 'str' object"):
+            cache.update(*new(3, seed=1), owner="me")
+        assert unchanged(cache, before)
+
+    @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
     def test_a_copy_is_apart_and_free(self, copied) -> None:
         cache = empty()
         cache.update(*new(2), owner=self.one)
