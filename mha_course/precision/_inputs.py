@@ -1,0 +1,20 @@
+"""What the tools for number formats ask of their arguments."""
+
+import numbers
+
+from torch import Tensor
+
+
+def check_floating(name: str, x: Tensor) -> None:
+    """Raise unless x is a floating point tensor."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a floating point tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be a floating point tensor, got {x.dtype}")
+
+
+def check_real(name: str, x: float) -> float:
+    """Return x as a float; raise unless it is a number."""
+    if isinstance(x, bool) or not isinstance(x, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {type(x).__name__}")
+    return float(x)
