@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -23,9 +23,12 @@ from mha_course.checks import (
     tasks_10,
     tasks_11,
     tasks_12,
+    tasks_13,
+    tasks_14,
+    tasks_15,
     words,
 )
-from mha_course.checks.calls import Checked, Outcome, Problem, call, is_refused, reverses_axes
+from mha_course.checks.calls import Checked, Outcome, Problem, call, is_refused, known, reverses_axes
 from mha_course.checks.gradients_of import check_gradients
 from mha_course.checks.held import check_held
 from mha_course.checks.hidden_keys import check_hidden
@@ -40,12 +43,12 @@ from mha_course.checks.task import Case, Task, Variation
 from mha_course.checks.verdict import NOT_ATTEMPTED, Verdict
 from mha_course.checks.watching import no_mode_left
 
-TOLERANCE = 1e-6  # absolute and relative, in float64
 SECONDS = 10  # for the calls of a solution, all cases together
 
 _LESSONS = (
     *(tasks_00, tasks_01, tasks_02, tasks_03, tasks_04, tasks_05),
     *(tasks_06, tasks_07, tasks_08, tasks_09, tasks_10, tasks_11, tasks_12),
+    *(tasks_13, tasks_14, tasks_15),
 )
 _TASKS = {task.name: task for lesson in _LESSONS for task in lesson.TASKS}
 
@@ -94,7 +97,7 @@ def _judge(task: Task, fn: Callable[..., Any]) -> Verdict:
         return Verdict(False, f"it did not finish within {SECONDS} s", f"it was stopped in {where}", ENDLESS_HINTS)
     if all(outcome.error is not None and words.is_stub(outcome.error) for outcome in outcomes):
         return Verdict(False, NOT_ATTEMPTED, "the function raises NotImplementedError")
-    expected = [call(task, task.reference, case) for case in cases]
+    expected = [known(task, task.reference, i, case) for i, case in enumerate(cases)]
     found = ((_problem(task, fn, i, case, outcomes[i], expected[i]), case) for i, case in enumerate(cases))
     problem, where_wrong = next(((one, case) for one, case in found if one is not None), (None, cases[0]))
     changed = next((outcome.changed for outcome in outcomes if outcome.changed), ())
@@ -158,22 +161,24 @@ def _right(task: Task, fn: Callable[..., Any], cases: tuple[Case, ...]) -> Verdi
 def _fitting(task: Task, cases: tuple[Case, ...], outcomes: list[Outcome]) -> Variation | None:
     """The first variation that does what the solution does in every case, else the first pair of them."""
     for variation in task.variations:
-        if _fits(task, variation, cases, outcomes):
+        varied = (known(task, variation.fn, i, case) for i, case in enumerate(cases))
+        if _fits(variation, varied, cases, outcomes):
             return variation
     telling = telling_case(cases, outcomes)
     if telling is None:
         return None
     case, got = cases[telling], outcomes[telling]
     for pair in pairs(task):
-        if may_fit(task, pair, case, got) and _fits(task, pair, cases, outcomes):
+        varied = (call(task, pair.fn, case) for case in cases)
+        if may_fit(task, pair, case, got) and _fits(pair, varied, cases, outcomes):
             return pair
     return None
 
 
-def _fits(task: Task, variation: Variation, cases: tuple[Case, ...], outcomes: list[Outcome]) -> bool:
-    varied = (call(task, variation.fn, case) for case in cases)
+def _fits(variation: Variation, varied: Iterable[Outcome], cases: tuple[Case, ...], outcomes: list[Outcome]) -> bool:
     may_raise = (variation.may_raise(case.sizes) for case in cases)
-    return all(itertools.starmap(_same, zip(outcomes, varied, may_raise, strict=True)))
+    tolerances = (case.tolerance for case in cases)
+    return all(itertools.starmap(_same, zip(outcomes, varied, may_raise, tolerances, strict=True)))
 
 
 def _parts(task: Task, fn: Callable[..., Any], case: Case) -> str:
@@ -241,12 +246,14 @@ def _problem(
             seen = f"{int(difference.sum())} of {x.numel()} entries differ, the first at {place}"
             values = f"{bool(x[first])}, expected {bool(y[first])}"
             return Problem(f"{name} differs from the reference", f"{seen}: {values}, {where}", task.hints)
-        if (difference > TOLERANCE + TOLERANCE * y.abs().masked_fill(y.isinf(), 0)).any():
+        if (difference > case.tolerance * (1 + y.abs().masked_fill(y.isinf(), 0))).any():
             # The first of the largest: ties must not be decided by the last bit.
             largest = difference.max()
             place = words.place((difference >= largest * (1 - 1e-6)).nonzero()[0].tolist(), letters, task.axes)
             where = f"{place}, {where}" if place else where
             seen = f"largest difference {words.number(largest.item())} in {name}, {where}"
+            if task.plain is not None:
+                seen = f"{task.plain.said(name, x.item(), y.item())}, {where}"
             return Problem("the numbers differ from the reference", seen, task.hints)
     return None
 
@@ -258,7 +265,7 @@ def _shape_hints(task: Task, case: Case) -> tuple[str, str]:
 
 def _error(task: Task, fn: Callable[..., Any], error: BaseException, case: Case, where: str) -> Problem:
     said, line = words.raised(error, fn)
-    if is_refused(fn, error, case):
+    if is_refused(task, fn, error):
         form = f"fn({', '.join(task.arguments)})"
         count = "one argument" if len(task.arguments) == 1 else f"{len(task.arguments)} arguments"
         return Problem(
@@ -272,19 +279,20 @@ def _error(task: Task, fn: Callable[..., Any], error: BaseException, case: Case,
     return Problem(f"it raises {said}", f"{line}, {where}" if line else where, hints)
 
 
-def _same(got: Outcome, like: Outcome, may_raise: bool) -> bool:
-    """Whether two outcomes are equal: the numbers to the tolerance, or a product that does not fit.
+def _same(got: Outcome, like: Outcome, may_raise: bool, tolerance: float) -> bool:
+    """Whether two outcomes are equal: the numbers to the tolerance, the same error, or a product that does not fit.
 
-    A variation raises nothing else than what such a product raises. With may_raise, got may be any
+    With may_raise, got may be any
     exception, whatever the variation gives.
     """
     if may_raise and got.error is not None:
         return not isinstance(got.error, NotImplementedError)
     if got.error is not None and like.error is not None:
-        return type(got.error) is type(like.error) and errors.is_of_a_product(got.error)
+        alike = words.message(got.error) == words.message(like.error)
+        return type(got.error) is type(like.error) and (alike or errors.is_of_a_product(got.error))
     if got.results is None or like.results is None:
         return False
     return all(
-        x.shape == y.shape and torch.allclose(x, y, TOLERANCE, TOLERANCE, equal_nan=True)
+        x.shape == y.shape and torch.allclose(x, y, tolerance, tolerance, equal_nan=True)
         for x, y in zip(got.results, like.results, strict=True)
     )

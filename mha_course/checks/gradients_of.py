@@ -37,7 +37,7 @@ class _Gradients(NamedTuple):
 
 def applies(task: Task) -> bool:
     """Whether gradients of this exercise's results are compared."""
-    return task.gradients and not task.numpy and task.dtype == "float64"
+    return task.gradients and not task.numpy and task.dtype != "bool"
 
 
 def check_gradients(task: Task, fn: Callable[..., Any], cases: tuple[Case, ...]) -> Checked:

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mha_course.checks.plain import Plain
+
 Build = TypeVar("Build", bound=Callable[..., Any])
 
 
@@ -22,11 +24,13 @@ class Case:
             the letters use words: {"rows": 3, "columns": 5}.
         inputs: the arguments, in order. Every call gets its own copy.
         note: what is special about it, "" if nothing.
+        tolerance: of the results, absolute and relative.
     """
 
     sizes: Mapping[str, int]
     inputs: tuple[Any, ...]
     note: str = ""
+    tolerance: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class Task:
         hints: for a solution that is wrong in a way that no variation reproduces.
         shape_hint: what to change where the shape is wrong.
         numpy: whether inputs and results are NumPy arrays instead of tensors.
-        dtype: the type of the results, "float64" or "bool".
+        dtype: the type of the results, "float64" or "bool"; "input" is that of the first input.
         true: what True means, where the results are bool.
         axes: letter -> what an index along that axis counts, where it is not what `words.AXES` says; "TT"
             for the second of two axes T.
@@ -128,11 +132,15 @@ class Task:
             apart by their size; None if scores may be held as they come.
         growth: two lengths that tell a cost that grows with S from one that grows with S x S; None if it may.
         integers: names of the results that are plain integers.
+        codes: names of the results that may be tensors of integers too, instead of `dtype`.
         written: (name, letters) of the arguments that a solution writes into: what they hold afterwards is compared
             as a result is.
         refused: draws cases in which a ValueError is wanted, and nothing written.
         work: a case with sizes T, E, D and prompt, E much larger than T, in which products are counted, so that each
             of T tokens is projected once and none ahead of its turn; None if they may be made as they come.
+        plain: how results are read that are plain numbers and words, not tensors.
+        run: from a solution and the inputs of a case to what is compared, or to a `calls.Problem`, where the inputs
+            are not what a solution is called with; by default the solution is called with them.
     """
 
     name: str
@@ -144,7 +152,7 @@ class Task:
     hints: tuple[str, str]
     shape_hint: str = "Each product must sum over the axis that both sides share; the others stay, in that order."
     numpy: bool = False
-    dtype: Literal["float64", "bool"] = "float64"
+    dtype: Literal["float64", "bool", "input"] = "float64"
     true: str = "may attend"
     axes: Mapping[str, str] = field(default_factory=dict)
     build: Callable[..., Callable[..., Any]] | None = None
@@ -154,9 +162,12 @@ class Task:
     tiles: Case | None = None
     growth: Growth | None = None
     integers: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
     written: tuple[tuple[str, tuple[str, ...]], ...] = ()
     refused: Callable[[], tuple[Case, ...]] | None = None
     work: Case | None = None
+    plain: Plain | None = None
+    run: Callable[..., Any] | None = None
 
 
 def draw(seed: int, *shapes: tuple[int, ...]) -> tuple[Float[Tensor, "..."], ...]:

@@ -142,6 +142,10 @@ def unreached(name, wrong):
         v.fault
         for v in like
         if not any(
-            all(engine._same(one, other, False) for one, other in zip(got, like[v], strict=True)) for got in outcomes
+            all(
+                engine._same(one, other, False, case.tolerance)
+                for one, other, case in zip(got, like[v], cases, strict=True)
+            )
+            for got in outcomes
         )
     ]

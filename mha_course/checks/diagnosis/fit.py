@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -38,39 +39,46 @@ def _capped(cap: float) -> Steps:
     return {"add": lambda products, scale, bias: add(cap * torch.tanh(products * scale / cap), 1.0, bias)}
 
 
-def _sloped(slope: float, of: Callable[[Tensor], Tensor]) -> Steps:
-    def step(products: Array, scale: float, bias: Array | None) -> Array:
-        T, S = products.shape[-2:]
-        far = torch.arange(S) - torch.arange(T)[:, None]
-        return add(products, scale, bias) + slope * of(far).to(products.dtype)
+# Made anew for each number that is tried: a partial function costs nothing, a `def` has its annotations checked anew.
+def _add_slope(
+    slope: float, of: Callable[[Tensor], Tensor], products: Array, scale: float, bias: Array | None
+) -> Array:
+    T, S = products.shape[-2:]
+    far = torch.arange(S) - torch.arange(T)[:, None]
+    return add(products, scale, bias) + slope * of(far).to(products.dtype)
 
-    return {"add": step}
+
+def _sloped(slope: float, of: Callable[[Tensor], Tensor]) -> Steps:
+    return {"add": partial(_add_slope, slope, of)}
+
+
+def _normalize_plus(number: float, scores: Array) -> Array:
+    p = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return p / (p.sum(-1, keepdim=True) + number)
 
 
 def _plus(number: float) -> Steps:
-    def normalize(scores: Array) -> Array:
-        p = torch.exp(scores - scores.amax(-1, keepdim=True))
-        return p / (p.sum(-1, keepdim=True) + number)
+    return {"normalize": partial(_normalize_plus, number)}
 
-    return {"normalize": normalize}
+
+def _finish(factor: float, merged: Array, w: Weights | None, x: Inputs) -> Array:
+    return factor * (merged if w is None or w.o is None else w.o(merged))
 
 
 def _finished(factor: float) -> Steps:
-    def finish(merged: Array, w: Weights | None, x: Inputs) -> Array:
-        return factor * (merged if w is None or w.o is None else w.o(merged))
+    return {"finish": partial(_finish, factor)}
 
-    return {"finish": finish}
+
+def _hide_with(fill: float, added: bool, future: bool, scores: Array, mask: Mask | None) -> Array:
+    hidden = causal(*scores.shape[-2:]) if future else mask
+    if hidden is None:
+        return scores
+    made = scores + (~hidden).to(scores.dtype) * fill if added else hide(scores, hidden, fill)
+    return hide(made, mask) if future else made
 
 
 def _filled(fill: float, *, added: bool, future: bool) -> Steps:
-    def step(scores: Array, mask: Mask | None) -> Array:
-        hidden = causal(*scores.shape[-2:]) if future else mask
-        if hidden is None:
-            return scores
-        made = scores + (~hidden).to(scores.dtype) * fill if added else hide(scores, hidden, fill)
-        return hide(made, mask) if future else made
-
-    return {"hide": step}
+    return {"hide": partial(_hide_with, fill, added, future)}
 
 
 SCALE = _fault(
