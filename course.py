@@ -447,9 +447,17 @@ def lab(options):
     return become(command, **more)
 
 
+WHOLE = ("--dist=loadfile", "--no-loadscope-reorder", "--durations=10")
+
+
 def test(options):
     ensure()
-    return become([PYTHON, "-m", "pytest"] + options.arguments)
+    if options.arguments:
+        return become([PYTHON, "-m", "pytest"] + options.arguments)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(2, cores)  # a notebook may take 3 GB of memory
+    threads = os.environ.get("OMP_NUM_THREADS", "1")  # the cores are taken already
+    return become([PYTHON, "-m", "pytest", "-n%d" % count] + list(WHOLE), OMP_NUM_THREADS=threads)
 
 
 def notebooks(options):
@@ -531,7 +539,7 @@ def parser():
     one.add_argument("--no-browser", action="store_true", help="only print the address")
     one.set_defaults(run=lab)
 
-    text = "run the tests; whatever follows goes to pytest"
+    text = "run all tests, in two processes; whatever follows goes to pytest instead"
     commands.add_parser("test", help=text, description=text, usage="course.py test [pytest's arguments]")
 
     for name, run, text in (

@@ -11,6 +11,14 @@ settings.register_profile("course", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile("course")
 
+# What takes minutes comes first: two processes share the files in this order, and end together.
+LONG = ("tests/browser/", "tests/checks/test_bank.py", "notebooks/", "tests/checks/", "tests/test_style.py")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: next((i for i, path in enumerate(LONG) if item.nodeid.startswith(path)), len(LONG)))
+
 
 @pytest.fixture(autouse=True)
 def annotations(request):

@@ -261,9 +261,7 @@ made: dict[str, Any] = {}
 exec("def f(): pass", made)
 
 
-@pytest.mark.parametrize(
-    "item", [len, 3, None, torch.add, made["f"], type("Made", (), {"__module__": "nowhere"})], ids=str
-)
+@pytest.mark.parametrize("item", [len, 3, None, torch.add, made["f"], type("Made", (), {"__module__": "nowhere"})])
 def test_show_source_without_source(item: Any, shown: list) -> None:
     with pytest.raises(TypeError, match=r"^objects must have Python source, got "):
         lesson.show_source(item)

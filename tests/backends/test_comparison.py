@@ -373,7 +373,6 @@ def test_prints_as_a_table():
         ((same, shifted), {"num_threads": 0}, ValueError, "num_threads must be at least 1, got 0"),
         ((same, shifted), {"seed": -1}, ValueError, "seed must be at least 0, got -1"),
     ],
-    ids=str,
 )
 def test_bad_input(functions, wrong, error, match):
     with pytest.raises(error, match=match):

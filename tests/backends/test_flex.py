@@ -183,7 +183,6 @@ BLOCKS = torch_flex.create_block_mask(lambda b, h, t, s: s <= t, None, None, S, 
         ({"scale": math.nan}, ValueError, "scale must be finite, got nan"),
         ({"scale": -math.inf}, ValueError, "scale must be finite, got -inf"),
     ],
-    ids=str,
 )
 def test_bad_input(wrong, error, match):
     with pytest.raises(error, match=match):

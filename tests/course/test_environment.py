@@ -226,3 +226,17 @@ def test_arguments_and_exit_status_are_pytests(ready, folder):
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 5
     assert done.stdout.splitlines() == ["-m", "pytest", "-q", "-k", "a or b", "token=unset", "site=1"]
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(1, 1), (2, 2), (64, 2)])
+@pytest.mark.parametrize(("threads", "given"), [(None, "1"), ("3", "3")])
+def test_all_tests_run_in_two_processes_of_one_thread(course, pip, monkeypatch, cores, processes, threads, given):
+    monkeypatch.setattr(course.os, "sched_getaffinity", lambda _process: set(range(cores)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    monkeypatch.setattr(course, "become", lambda command, **more: (command, more))
+    command, more = course.test(SimpleNamespace(arguments=[]))
+    wanted = ["-m", "pytest", f"-n{processes}", "--dist=loadfile", "--no-loadscope-reorder", "--durations=10"]
+    assert command == [course.PYTHON, *wanted]
+    assert more == {"OMP_NUM_THREADS": given}

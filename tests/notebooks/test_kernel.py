@@ -1,6 +1,5 @@
 """What readers do to a notebook: run it twice in one kernel, stop the kernel in the middle of a training."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +63,10 @@ def test_an_interrupted_training_can_be_run_again() -> None:
         assert client.execute_interactive(sources[0], timeout=60)["content"]["status"] == "ok"
         # Otherwise ipykernel aborts what arrives while the interrupted cell unwinds.
         request = client.execute(training, stop_on_error=False)
-        time.sleep(1.5)
+        moved = False
+        while not moved:  # one training has ended: an interrupt in its first imports would leave them half done
+            content = client.get_iopub_msg(timeout=60)["content"]
+            moved = content.get("data", {}).get("state", {}).get("value") == 1
         manager.interrupt_kernel()
         reply = client.get_shell_msg(timeout=30)
         while reply["parent_header"].get("msg_id") != request:
