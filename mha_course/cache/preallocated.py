@@ -194,4 +194,8 @@ class KVCache:
             weakref.ref(owner)  # raises before anything is written
 
     def _advance(self, length: int, owner: object) -> None:
-        self.length, self._owner = length, None if owner is None else weakref.ref(owner)
+        self.length = length
+        if owner is None:
+            self._owner = None
+        elif self._owner is None or self._owner() is not owner:
+            self._owner = weakref.ref(owner)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -275,19 +275,19 @@ class MultiHeadAttention(nn.Module):
         value_name = "value" if value is not None else "value (key, as none was given)"
         key = query if key is None else key
         value = key if value is None else value
-        q_proj = self.q_proj  # looked up once: a module's search for a part of it takes time
+        parts: Any = self._modules  # self.q_proj would be searched for, which takes time for every token
+        q_proj, k_proj, v_proj = parts["q_proj"], parts["k_proj"], parts["v_proj"]
         check_input("query", query, "T", "E", self.embed_dim, q_proj)
         if not (key is value is query and self.kdim == self.vdim == self.embed_dim):  # else that was all three
-            check_input(key_name, key, "S", "Ek", self.kdim, self.k_proj)
-            check_input(value_name, value, "S", "Ev", self.vdim, self.v_proj)
+            check_input(key_name, key, "S", "Ek", self.kdim, k_proj)
+            check_input(value_name, value, "S", "Ev", self.vdim, v_proj)
         check_lengths(query, key, value, is_causal)
-        past = 0
         if cache is not None:
             check_cache(cache, query, key, value, is_causal)
-            past = cache.length
+        past = 0 if cache is None else cache.length
         q = split_heads(q_proj(query), self.head_dim)  # (B, H, T, D)
-        k = split_heads(self.k_proj(key), self.head_dim)  # (B, Hkv, S, D)
-        v = split_heads(self.v_proj(value), self.head_dim)  # (B, Hkv, S, D)
+        k = split_heads(k_proj(key), self.head_dim)  # (B, Hkv, S, D)
+        v = split_heads(v_proj(value), self.head_dim)  # (B, Hkv, S, D)
         if mask is not None or score_bias is not None:
             scores = (*q.shape[:-1], past + k.shape[-2])
             check_addend("mask", mask, scores, q)
