@@ -1,5 +1,7 @@
 """What the methods here ask of their arguments."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -48,7 +50,7 @@ def refuse(
         ("scale", scale, None),
         ("dropout_p", dropout_p, 0.0),
     ):
-        if (x is not None) if least is None else (x != least):
+        if x is not None if least is None or isinstance(x, Tensor) else x != least:
             got = type(x).__name__ if isinstance(x, Tensor) else x
             raise ValueError(f"{name} must be {least}: {method} has no scores to use it on, got {got}")
 
@@ -62,6 +64,34 @@ def key_mask(mask: Bool[Tensor, "..."] | None, q: Tensor, k: Tensor) -> Bool[Ten
     if mask.shape[2] != 1:
         raise ValueError(f"mask must be the same for all queries, (B, 1, 1, S) for example, got {tuple(mask.shape)}")
     return mask.transpose(2, 3)
+
+
+def check_device(name: str, x: Tensor, q: Tensor) -> None:
+    """Raise unless x is where q is: PyTorch moves some, and computes nonsense with others."""
+    if x.device != q.device:
+        raise ValueError(f"{name} must be on q's device, {q.device}, got {x.device}")
+
+
+def check_state(name: str, x: Tensor, letters: str, want: Tensor) -> None:
+    """Raise unless x, a part of a state, can be added to what this token brings."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if x.shape != want.shape:
+        raise ValueError(f"{name} must be {letters} = {tuple(want.shape)}, got {tuple(x.shape)}")
+    if x.dtype != want.dtype:
+        raise TypeError(f"{name} must have the type of these tokens' sums, {want.dtype}, got {x.dtype}")
+    check_device(name, x, want)
+
+
+def autocasts(x: Tensor) -> bool:
+    """Whether PyTorch chooses the types of products on x's device."""
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Keep the types of `at_least_float32`, which autocast would turn back."""
+    return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
 
 
 def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:

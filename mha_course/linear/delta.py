@@ -6,7 +6,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mha_course.dot_product import check_number
-from mha_course.linear._inputs import at_least_float32, check_call, check_token, key_mask, refuse
+from mha_course.linear._inputs import (
+    at_least_float32,
+    check_call,
+    check_device,
+    check_state,
+    check_token,
+    key_mask,
+    refuse,
+    without_autocast,
+)
 from mha_course.masks._inputs import check_integer
 
 
@@ -35,8 +44,8 @@ def attention(
     softmax: 1). It is another attention, not an approximation: a model must be trained with it.
 
     Tokens of a chunk are solved for together; `step` reads one at a time and gives the same numbers.
-    The state is float32 at least. NaN or infinity in a value reaches every output of its chunk, earlier
-    ones too, and all later ones.
+    The state is float32 at least. NaN or infinity in a key or a value, hidden or not, reaches every
+    output of its chunk, earlier ones too, and all later ones.
 
     Args:
         q: queries (B, H, T, D).
@@ -58,7 +67,7 @@ def attention(
             not a bool; beta is neither a number nor a floating point tensor; chunk is not an integer.
         ValueError: is_causal is False; other than four axes; sizes that do not fit each other; T !=
             S; a mask that does not broadcast or differs between queries; score_bias, scale or
-            dropout_p given; beta outside [0, 1] or not broadcasting; chunk below 1.
+            dropout_p given; beta outside [0, 1], not broadcasting or on another device; chunk below 1.
 
     Source: Schlag et al. 2021, section 4.2, where keys sum to 1; keys of length 1, which make beta =
     1 overwrite exactly, and chunks: Yang et al. 2024 (DeltaNet), section 3.
@@ -71,20 +80,21 @@ def attention(
     rate = _rate(beta, q.shape[:3], q)
     seen = key_mask(mask, q, k)
     if seen is not None:
-        rate = rate * seen[..., 0]
+        rate = torch.where(seen[..., 0], rate, 0.0)
     dtype, T = q.dtype, q.shape[2]
     q, k, v = at_least_float32(q, k, v)
-    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    q, k = _unit(q), _unit(k)
     rate = rate.to(v.dtype).expand(q.shape[:3])[..., None]  # (B, H, T, 1)
     state = v.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])  # (B, H, D, Dv)
     parts = [v[:, :, :0]]
-    for start in range(0, T, chunk):
-        few_q, few_k, few_v, few = (x[:, :, start : start + chunk] for x in (q, k, v, rate))
-        # u_t = beta_t (v_t - k_t state_(t-1)), where state_(t-1) holds the u of this chunk up to t - 1
-        earlier = (few * (few_k @ few_k.mT)).tril(-1)
-        u = torch.linalg.solve_triangular(earlier, few * (few_v - few_k @ state), upper=False, unitriangular=True)
-        parts.append(few_q @ state + (few_q @ few_k.mT).tril() @ u)
-        state = state + few_k.mT @ u
+    with without_autocast(q):
+        for start in range(0, T, chunk):
+            few_q, few_k, few_v, few = (x[:, :, start : start + chunk] for x in (q, k, v, rate))
+            # u_t = beta_t (v_t - k_t state_(t-1)), where state_(t-1) holds the u of this chunk up to t - 1
+            earlier = (few * (few_k @ few_k.mT)).tril(-1)
+            u = torch.linalg.solve_triangular(earlier, few * (few_v - few_k @ state), upper=False, unitriangular=True)
+            parts.append(few_q @ state + (few_q @ few_k.mT).tril() @ u)
+            state = state + few_k.mT @ u
     return torch.cat(parts, dim=2).to(dtype)
 
 
@@ -108,20 +118,27 @@ def step(
         The new state, in float32 at least, and out (B, H, Dv) in the type of q.
 
     Raises:
-        TypeError, ValueError: as `attention` for q, k, v and beta; ValueError for a state of other sizes.
+        TypeError, ValueError: as `attention` for q, k, v and beta; TypeError for a state that is no tensor or
+            of another type, ValueError for one of other sizes or on another device.
     """
     check_token(q, k, v)
     rate, dtype = _rate(beta, q.shape[:2], q), q.dtype
     q, k, v = at_least_float32(q, k, v)
-    q, k = F.normalize(q, dim=-1)[..., None, :], F.normalize(k, dim=-1)[..., None, :]  # (B, H, 1, D)
-    want = (*k.shape[:2], k.shape[-1], v.shape[-1])
+    q, k = _unit(q)[..., None, :], _unit(k)[..., None, :]  # (B, H, 1, D)
+    empty = v.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
     if state is None:
-        state = v.new_zeros(want)
-    elif state.shape != want:
-        raise ValueError(f"state must be (B, H, D, Dv) = {want}, got {tuple(state.shape)}")
-    u = rate.to(v.dtype)[..., None, None] * (v[..., None, :] - k @ state)
-    state = state + k.mT @ u
-    return state, (q @ state)[..., 0, :].to(dtype)
+        state = empty
+    check_state("state", state, "(B, H, D, Dv)", empty)
+    with without_autocast(q):
+        u = rate.to(v.dtype)[..., None, None] * (v[..., None, :] - k @ state)
+        state = state + k.mT @ u
+        return state, (q @ state)[..., 0, :].to(dtype)
+
+
+def _unit(x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+    """Divide by the length, first by the largest entry: the square of that may overflow or vanish."""
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    return F.normalize(x / largest.where(largest > 0, 1.0), dim=-1)
 
 
 def _rate(beta: float | Tensor, shape: tuple[int, ...], q: Tensor) -> Tensor:
@@ -132,6 +149,7 @@ def _rate(beta: float | Tensor, shape: tuple[int, ...], q: Tensor) -> Tensor:
         return torch.tensor(float(beta), dtype=torch.float64, device=q.device)
     if not beta.is_floating_point():
         raise TypeError(f"beta must be floating point, got {beta.dtype}")
+    check_device("beta", beta, q)
     sizes = zip(reversed(beta.shape), reversed(shape), strict=False)
     if beta.ndim > len(shape) or not all(size in (1, want) for size, want in sizes):
         letters = "(B, H, T)"[: 3 * len(shape) - 1] + ")"

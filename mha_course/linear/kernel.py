@@ -8,7 +8,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mha_course.linear._inputs import at_least_float32, check_call, check_token, key_mask, refuse
+from mha_course.linear._inputs import (
+    at_least_float32,
+    check_call,
+    check_state,
+    check_token,
+    key_mask,
+    refuse,
+    without_autocast,
+)
 from mha_course.masks._inputs import check_integer
 
 
@@ -56,8 +64,9 @@ def attention(
 
     Causally, chunks of queries see earlier chunks through the state and their own directly; `step`
     reads one token at a time and gives the same numbers. Sums are taken in float32 at least.
-    A query that may attend to nothing gets 0. NaN or infinity in a value, hidden or not, reaches every
-    output that it is summed into, with weight 0 too: of its chunk and of all later ones.
+    A query that may attend to nothing, or whose weights are all too small for that type, gets 0. NaN
+    or infinity in a value, hidden or not, reaches every output that it is summed into, with
+    weight 0 too: of its chunk and of all later ones.
 
     Args:
         q: queries (B, H, T, D).
@@ -74,10 +83,11 @@ def attention(
 
     Raises:
         TypeError: q, k, v are not floating point tensors of one type; mask is not bool; is_causal
-            is not a bool; chunk is not an integer.
+            is not a bool; chunk is not an integer; feature_map cannot be called, or returns no tensor
+            of the type that it was given.
         ValueError: other than four axes; sizes that do not fit each other; a mask that does not
             broadcast or differs between queries; score_bias, scale or dropout_p given; is_causal with
-            T != S; chunk below 1.
+            T != S; chunk below 1; feature_map changes other than the last size.
 
     Source: Katharopoulos et al. 2020, equations 4 to 7 and 9 to 12; their C is our M. Chunks:
     Hua et al. 2022, section 3.2.
@@ -86,10 +96,11 @@ def attention(
     refuse("linear attention", score_bias=score_bias, scale=scale, dropout_p=dropout_p)
     seen = key_mask(mask, q, k)
     wide_q, wide_k, wide_v = at_least_float32(q, k, v)
-    phi_q, phi_k = feature_map(wide_q), feature_map(wide_k)
-    if seen is not None:
-        phi_k = phi_k.masked_fill(~seen, 0.0)
-    return from_features(phi_q, phi_k, wide_v, is_causal=is_causal, chunk=chunk).to(q.dtype)
+    with without_autocast(q):
+        phi_q, phi_k = _features(feature_map, wide_q), _features(feature_map, wide_k)
+        if seen is not None:
+            phi_k = phi_k.masked_fill(~seen, 0.0)
+        return from_features(phi_q, phi_k, wide_v, is_causal=is_causal, chunk=chunk).to(q.dtype)
 
 
 def from_features(
@@ -141,20 +152,42 @@ def step(
         The new state, in float32 at least, and out (B, H, Dv) in the type of q.
 
     Raises:
-        TypeError, ValueError: as `attention` for q, k, v; ValueError for a state of other sizes.
+        TypeError, ValueError: as `attention` for q, k, v and feature_map; TypeError for a state that is no
+            State or of another type, ValueError for one of other sizes or on another device.
 
     Source: Katharopoulos et al. 2020, equations 16 to 20.
     """
     check_token(q, k, v)
     wide_q, wide_k, wide_v = at_least_float32(q, k, v)
-    phi_q, phi_k = feature_map(wide_q), feature_map(wide_k)
-    new = State(phi_k[..., :, None] * wide_v[..., None, :], phi_k)
-    if state is not None:
-        if state.kv.shape != new.kv.shape or state.k_sum.shape != new.k_sum.shape:
-            raise ValueError(f"state must hold kv (B, H, M, Dv) = {tuple(new.kv.shape)}, got {tuple(state.kv.shape)}")
-        new = State(state.kv + new.kv, state.k_sum + new.k_sum)
-    out = _divide((phi_q[..., None, :] @ new.kv)[..., 0, :], (phi_q * new.k_sum).sum(-1, keepdim=True))
+    with without_autocast(q):
+        phi_q, phi_k = _features(feature_map, wide_q), _features(feature_map, wide_k)
+        new = State(phi_k[..., :, None] * wide_v[..., None, :], phi_k)
+        if state is not None:
+            _check_state(state, new)
+            new = State(state.kv + new.kv, state.k_sum + new.k_sum)
+        out = _divide((phi_q[..., None, :] @ new.kv)[..., 0, :], (phi_q * new.k_sum).sum(-1, keepdim=True))
     return new, out.to(q.dtype)
+
+
+def _features(feature_map: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Phi of x; raise unless it may be that."""
+    if not callable(feature_map):
+        raise TypeError(f"feature_map must be a function, got {type(feature_map).__name__}")
+    phi = feature_map(x)
+    if not isinstance(phi, Tensor) or phi.dtype != x.dtype:
+        got = phi.dtype if isinstance(phi, Tensor) else type(phi).__name__
+        raise TypeError(f"feature_map must return a tensor of the type given, {x.dtype}, got {got}")
+    if phi.ndim != x.ndim or phi.shape[:-1] != x.shape[:-1]:
+        raise ValueError(f"feature_map must return (..., M) for {tuple(x.shape)}, got {tuple(phi.shape)}")
+    return phi
+
+
+def _check_state(state: State, new: State) -> None:
+    """Raise unless state and what this token adds to it fit."""
+    if not isinstance(state, State):
+        raise TypeError(f"state must be a State or None, got {type(state).__name__}")
+    check_state("state.kv", state.kv, "(B, H, M, Dv)", new.kv)
+    check_state("state.k_sum", state.k_sum, "(B, H, M)", new.k_sum)
 
 
 def _divide(sums: Tensor, total: Tensor) -> Tensor:

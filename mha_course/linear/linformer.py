@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mha_course import dot_product
-from mha_course.linear._inputs import check_call, refuse
+from mha_course.linear._inputs import autocasts, check_call, check_device, refuse
 from mha_course.masks._inputs import check_integer
 
 
@@ -49,10 +49,11 @@ def attention(
 
     Raises:
         TypeError: q, k, v are not floating point tensors of one type; key_mix or value_mix is not a
-            tensor of that type; scale or dropout_p is not a number; is_causal is not a bool.
+            tensor of that type (under autocast: of any floating point type); scale or dropout_p is not a
+            number; is_causal is not a bool.
         ValueError: is_causal is True; mask or score_bias given; other than four axes; sizes that do
-            not fit each other; key_mix or value_mix is not (R, S); scale that is not finite;
-            dropout_p outside [0, 1].
+            not fit each other; key_mix or value_mix is not (R, S) or on another device; scale that is
+            not finite; dropout_p outside [0, 1].
 
     Source: Wang et al. 2020, equation 7: E_i and F_i are key_mix and value_mix, n is S, k is R.
     """
@@ -61,16 +62,19 @@ def attention(
     check_call(q, k, v, is_causal)
     refuse("Linformer", mask=mask, score_bias=score_bias)
     for name, x in (("key_mix", key_mix), ("value_mix", value_mix)):
-        if not isinstance(x, Tensor) or x.dtype != q.dtype:
+        if not isinstance(x, Tensor) or not (x.is_floating_point() if autocasts(q) else x.dtype == q.dtype):
             got = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise TypeError(f"{name} must be a tensor of q's type, {q.dtype}, got {got}")
+        check_device(name, x, q)
         if x.ndim != 2 or x.shape[1] != k.shape[2]:
             raise ValueError(f"{name} must be (R, S) with S = {k.shape[2]}, got {tuple(x.shape)}")
     if key_mix.shape != value_mix.shape:
         raise ValueError(
             f"key_mix and value_mix must have one R, got {tuple(key_mix.shape)} and {tuple(value_mix.shape)}"
         )
-    return dot_product.attention(q, key_mix @ k, value_mix @ v, scale=scale, dropout_p=dropout_p).out
+    # autocast may give a product another type than q's, which attention would refuse
+    few_k, few_v = ((mix.to(q.dtype) @ x).to(q.dtype) for mix, x in ((key_mix, k), (value_mix, v)))
+    return dot_product.attention(q, few_k, few_v, scale=scale, dropout_p=dropout_p).out
 
 
 class Linformer(nn.Module):

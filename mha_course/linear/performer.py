@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mha_course.dot_product import check_number
-from mha_course.linear._inputs import at_least_float32, check_call, key_mask, refuse
+from mha_course.linear._inputs import at_least_float32, check_call, check_device, key_mask, refuse, without_autocast
 from mha_course.linear.kernel import from_features
 from mha_course.masks._inputs import check_integer
 
@@ -37,10 +37,11 @@ def attention(
     at standard deviation 0.5 of q and k, 0.23, 0.15, 0.08, 0.04 (plain average of all values:
     0.24); at 1, 1.04, 0.96, 0.86, 0.63 (0.76); at 1 with D = 64, 1.98, 1.86, 1.71, 1.43 (0.77).
 
-    The factors that would overflow cancel: a query's features are divided by their largest, and
-    so are those of all keys together. Causally the keys' are not, because later keys must not
-    matter: they overflow in float32 if some a k comes close to a feature longer than 13, and are 0
-    if |a k| is above about 16. Sums are taken in float32 at least.
+    The factors that would overflow or vanish cancel: each feature of the keys is divided by its largest
+    over all keys, a query's take that factor over, and are divided by their largest. Causally the
+    keys' are not divided, because later keys must not matter: they overflow in float32 if
+    some a k comes close to a feature longer than 13, and are 0 if |a k| is above about 16. Sums are
+    taken in float32 at least. NaN or infinity goes where it goes in `kernel.attention`.
 
     Args:
         q: queries (B, H, T, D).
@@ -62,7 +63,8 @@ def attention(
             an integer.
         ValueError: other than four axes; sizes that do not fit each other; a mask that does not
             broadcast or differs between queries; score_bias or dropout_p given; is_causal with T != S;
-            scale that is not finite or not above 0; features is not (M, D); chunk below 1.
+            scale that is not finite or not above 0; features is not (M, D) or on another
+            device; chunk below 1.
 
     Source: Choromanski et al. 2021, lemma 1 (positive features) and 2 (their variance), section 2.4 (orthogonal ones),
     appendix B (causal); their omega is w, their m is M.
@@ -77,16 +79,23 @@ def attention(
         raise TypeError(f"features must be a floating point tensor (M, D), got {got}")
     if features.ndim != 2 or features.shape[1] != q.shape[-1] or not len(features):
         raise ValueError(f"features must be (M, D) with D = {q.shape[-1]}, got {tuple(features.shape)}")
+    check_device("features", features, q)
     seen = key_mask(mask, q, k)
     wide_q, wide_k, wide_v = at_least_float32(q, k, v)
-    log_q, log_k = (log_features(x * math.sqrt(scale), features.to(x)) for x in (wide_q, wide_k))
     if seen is not None:
-        log_k = log_k.masked_fill(~seen, -torch.inf)
-    phi_q = (log_q - log_q.detach().amax(-1, keepdim=True)).exp()
-    if not is_causal and log_k.numel():
-        top = log_k.detach().amax((-2, -1), keepdim=True)
-        log_k = log_k - top.masked_fill(top == -torch.inf, 0.0)
-    return from_features(phi_q, log_k.exp(), wide_v, is_causal=is_causal, chunk=chunk).to(q.dtype)
+        wide_k = wide_k.masked_fill(~seen, 0.0)  # NaN would come back as its own gradient
+    wide_q, wide_k, wide = wide_q * math.sqrt(scale), wide_k * math.sqrt(scale), features.to(wide_q.dtype)
+    with without_autocast(q):
+        log_q = wide_q @ wide.mT  # without -|x|^2 / 2, which cancels
+        log_k = log_features(wide_k, wide)
+        if seen is not None:
+            log_k = log_k.masked_fill(~seen, -torch.inf)
+        if not is_causal and log_k.numel():
+            top = log_k.detach().amax(-2, keepdim=True)  # (B, H, 1, M)
+            top = top.masked_fill(top == -torch.inf, 0.0)
+            log_q, log_k = log_q + top, log_k - top
+        phi_q = (log_q - log_q.detach().amax(-1, keepdim=True)).exp()
+        return from_features(phi_q, log_k.exp(), wide_v, is_causal=is_causal, chunk=chunk).to(q.dtype)
 
 
 def log_features(x: Float[Tensor, "*batch D"], features: Float[Tensor, "M D"]) -> Float[Tensor, "*batch M"]:

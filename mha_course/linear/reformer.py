@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mha_course import dot_product
-from mha_course.linear._inputs import check_call
+from mha_course.linear._inputs import at_least_float32, check_call, check_device, without_autocast
 from mha_course.masks import causal
 from mha_course.masks._inputs import check_integer
 
@@ -51,7 +51,7 @@ def attention(
         TypeError: as `dot_product.attention`; is_causal is not a bool; rotations is not a floating
             point tensor.
         ValueError: as `dot_product.attention`; other than four axes; is_causal with T != S;
-            rotations is not (rounds, D, buckets / 2).
+            rotations is not (rounds, D, buckets / 2) or on another device.
 
     Source: Kitaev et al. 2020, section 2; equation 6 for several rounds.
     """
@@ -72,6 +72,8 @@ def buckets(
 
     bucket = argmax of [x R, -x R], for each round's R; the length of x does not matter
 
+    In float32 at least: half types would put neighbours of a border on its other side.
+
     Args:
         x: (..., S, D).
         rotations: R (rounds, D, buckets / 2).
@@ -80,18 +82,23 @@ def buckets(
         (..., rounds, S), integers from 0 to buckets - 1.
 
     Raises:
-        TypeError: rotations is not a floating point tensor.
-        ValueError: rotations is not (rounds, D, buckets / 2).
+        TypeError: x or rotations is not a floating point tensor.
+        ValueError: x has fewer than two axes; rotations is not (rounds, D, buckets / 2) or on another
+            device.
 
     Source: Kitaev et al. 2020, section 2, "Locality sensitive hashing"; Andoni et al. 2015.
     """
+    _check_vectors("x", x)
     if not isinstance(rotations, Tensor) or not rotations.is_floating_point():
         got = rotations.dtype if isinstance(rotations, Tensor) else type(rotations).__name__
         raise TypeError(f"rotations must be a floating point tensor (rounds, D, buckets / 2), got {got}")
     if rotations.ndim != 3 or rotations.shape[1] != x.shape[-1] or not rotations.numel():
         shape = tuple(rotations.shape)
         raise ValueError(f"rotations must be (rounds, D, buckets / 2) with D = {x.shape[-1]}, got {shape}")
-    turned = x.detach().unsqueeze(-3) @ rotations.to(x)  # (..., rounds, S, buckets / 2)
+    check_device("rotations", rotations, x)
+    (wide,) = at_least_float32(x.detach())
+    with without_autocast(x):
+        turned = wide.unsqueeze(-3) @ rotations.to(wide.dtype)  # (..., rounds, S, buckets / 2)
     return torch.cat([turned, -turned], dim=-1).argmax(-1)
 
 
@@ -109,10 +116,23 @@ def share_bucket(
         Bool tensor (..., T, S), a mask: True = may attend.
 
     Raises:
-        TypeError, ValueError: as `buckets`.
+        TypeError, ValueError: as `buckets`, for q and k; ValueError if their leading sizes differ.
     """
+    _check_vectors("q", q)
+    _check_vectors("k", k)
+    if q.shape[:-2] != k.shape[:-2]:
+        raise ValueError(f"q and k must have the same leading sizes, got {tuple(q.shape)} and {tuple(k.shape)}")
     of_q, of_k = buckets(q, rotations), buckets(k, rotations)  # (..., rounds, T or S)
     return (of_q.unsqueeze(-1) == of_k.unsqueeze(-2)).any(-3)
+
+
+def _check_vectors(name: str, x: Tensor) -> None:
+    """Raise unless x holds vectors, (..., S, D)."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"{name} must be a floating point tensor, got {got}")
+    if x.ndim < 2:
+        raise ValueError(f"{name} must have at least two axes (length, width), got {tuple(x.shape)}")
 
 
 def random_rotations(

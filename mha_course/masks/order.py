@@ -62,7 +62,7 @@ def sliding_window(
     """
     window = check_integer("window", window, least=1)
     query, key = _positions("sliding_window", T, S, alignment, device)
-    return (key <= query) & (query - key < window)
+    return (key <= query) & (query - key < min(window, query.numel() + key.numel()))  # more is all there is
 
 
 def band(
@@ -93,6 +93,7 @@ def band(
     """
     left, right = (x if x is None else check_integer(name, x) for name, x in (("left", left), ("right", right)))
     query, key = _positions("band", T, S, alignment, device)
+    left, right = (None if x is None else min(x, query.numel() + key.numel()) for x in (left, right))
     ahead = key - query  # (T, S)
     mask = torch.ones_like(ahead, dtype=torch.bool)
     if left is not None:

@@ -37,9 +37,11 @@ def dilated(T: int, window: int, dilation: int, *, device: Device | None = None)
     Source: Beltagy et al. 2020 (Longformer), section 3.1, there on both sides; d is our dilation.
     """
     window, dilation = check_integer("window", window, least=1), check_integer("dilation", dilation, least=1)
-    place = torch.arange(check_integer("T", T), device=device)
+    T = check_integer("T", T)
+    reach, dilation = min(window * dilation, T), min(dilation, max(T, 1))  # any larger is not an int64 at some point
+    place = torch.arange(T, device=device)
     back = place[:, None] - place  # (T, T)
-    return (back >= 0) & (back < window * dilation) & (back % dilation == 0)
+    return (back >= 0) & (back < reach) & (back % dilation == 0)
 
 
 def blocks(
@@ -77,7 +79,9 @@ def blocks(
     want = (-(-T // block), -(-S // block))
     if tuple(layout.shape) != want:
         raise ValueError(f"layout must be (T / block, S / block) = {want}, rounded up, got {tuple(layout.shape)}")
-    return layout.repeat_interleave(block, 0)[:T].repeat_interleave(block, 1)[:, :S]
+    block = min(block, max(T, S, 1))
+    row, column = (torch.arange(n, device=layout.device) // block for n in (T, S))
+    return layout[row[:, None], column]
 
 
 def random_links(
@@ -104,7 +108,8 @@ def random_links(
     Source: Zaheer et al. 2020 (BigBird), section 2, where r keys are drawn from the whole sequence.
     """
     T, links = check_integer("T", T), check_integer("links", links)
-    draws = torch.rand(T, T, generator=generator, device=device)
+    # a half type, were it the default, would draw the same few numbers again and again
+    draws = torch.rand(T, T, generator=generator, device=device, dtype=torch.float32)
     past = torch.ones_like(draws, dtype=torch.bool).tril(-1)
     chosen = draws.masked_fill(~past, -1.0).topk(min(links, T), dim=1).indices  # (T, links)
     own = torch.eye(T, dtype=torch.bool, device=device)

@@ -29,8 +29,8 @@ def block_sparse(
     The same numbers as with that mask, and the same gradients. Each block of queries gathers the blocks
     of keys in its row of the layout, so T block R scores are computed, where R is the number of True
     in the fullest row: one row that sees everything makes all of them as dear. The gathered keys and
-    values are copies, R times the size of k and v at equal T and S. PyTorch's fused kernel, which
-    computes it, has no second derivatives.
+    values are copies, R times the size of k and v at equal T and S. PyTorch's fused kernel
+    computes it, with the limits that `sparse` names.
 
     Args:
         q: queries (B, H, T, D).
@@ -68,6 +68,7 @@ def block_sparse(
         raise ValueError(f"layout must be (T / block, S / block) = {(rows, columns)}, rounded up, got {shape}")
     if layout.device != q.device:
         raise ValueError(f"layout must be on q's device, {q.device}, got {layout.device}")
+    block = min(block, max(T, S, 1))  # a larger one would be padded for nothing
     chosen, real = _columns(layout)  # (rows, R)
     width = chosen.shape[1] * block
     queries = F.pad(q, (0, 0, 0, rows * block - T)).unflatten(2, (rows, block)).flatten(1, 2)

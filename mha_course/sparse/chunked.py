@@ -31,8 +31,9 @@ def chunked(
     A query needs its own row of scores and no other, so nothing is approximated. At most (B, H,
     chunk, S) scores exist at a time. For gradients the weights of every chunk would be kept, T S of
     them again: with `recompute` only q, k and v are kept, and each chunk is computed once more in
-    the backward pass. With `is_causal`, keys after a chunk are not computed at all. The gradients of
-    k and v are sums over the chunks: in half types, many small chunks round many times.
+    the backward pass, which torch.func.grad and its like cannot do. With `is_causal`, keys
+    after a chunk are not computed at all. The gradients of k and v are sums over the chunks: in half
+    types, many small chunks round many times.
 
     Args:
         q: queries (B, H, T, D).

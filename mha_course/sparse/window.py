@@ -31,7 +31,7 @@ def sliding_window(
     scores are computed first. Here a block of C = window / 2 queries, at least 32, meets the C +
     window - 1 keys that one of them may see: about 1.5 T window scores. Blocks of k and v overlap;
     they are views of one tensor, not copies. NaN or infinity in a hidden value reaches the queries
-    of its blocks only. PyTorch's fused kernel, which computes it, has no second derivatives.
+    of its blocks only. PyTorch's fused kernel computes it, with the limits that `sparse` names.
 
     As a backend: MultiHeadAttention(E, H, backend=partial(sliding_window, window=128)).
 

@@ -104,6 +104,40 @@ def test_a_key_of_length_0_stores_nothing() -> None:
     assert_close(delta.attention(q, k, v, is_causal=True), want)
 
 
+@pytest.mark.parametrize("length", [1e-30, 1e30])
+def test_the_length_of_q_and_k_does_not_matter_however_far_from_1(length: float) -> None:
+    q, k, v = inputs(S, dtype=torch.float32)
+    want = delta.attention(q, k, v, is_causal=True)
+    tensors = leaves(length * q, length * k)
+    out = delta.attention(*tensors, v, is_causal=True)
+    assert_close(out, want)
+    assert_close(delta.step(None, *(x[:, :, 0] for x in (*tensors, v)))[1], want[:, :, 0])
+    grads = torch.autograd.grad(out.sin().sum(), tensors)
+    near = leaves(q, k)
+    wanted = torch.autograd.grad(delta.attention(*near, v, is_causal=True).sin().sum(), near)
+    assert_close([length * x for x in grads], list(wanted))
+
+
+def test_the_rate_of_a_hidden_token_does_not_matter() -> None:
+    q, k, v = inputs(S)
+    seen = torch.arange(S) != 5
+    beta = torch.sigmoid(numbers(S, seed=5))
+    want = delta.attention(q, k, v, is_causal=True, mask=seen, beta=beta)
+    got = delta.attention(q, k, v, is_causal=True, mask=seen, beta=beta.where(seen, torch.nan))
+    assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_does_not_make_the_state_coarser(dtype: torch.dtype) -> None:
+    q, k, v = inputs(S, dtype=torch.float32)
+    one = [x[:, :, 0] for x in (q, k, v)]
+    state, _ = delta.step(None, *one)
+    with torch.autocast("cpu", dtype):
+        got = delta.attention(q, k, v, is_causal=True), *delta.step(state, one[1], *one[1:])
+    want = delta.attention(q, k, v, is_causal=True), *delta.step(state, one[1], *one[1:])
+    assert_close(got, want, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_types(dtype: torch.dtype) -> None:
     q, k, v = inputs(S, dtype=dtype)
@@ -126,10 +160,12 @@ def test_rows_before_a_token_stay_bit_equal_when_it_changes(j: int, chunk: int, 
     assert (after != before)[:, :, j].any(-1).all()
 
 
-def test_nan_in_a_value_reaches_its_chunk_and_what_follows_as_documented() -> None:
+@pytest.mark.parametrize("name", ["k", "v"])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_nan_reaches_its_chunk_and_what_follows_as_documented(name: str, hidden: bool) -> None:
     q, k, v = inputs(S)
-    v[:, :, 5] = torch.nan
-    out = delta.attention(q, k, v, is_causal=True, chunk=4)
+    {"k": k, "v": v}[name][:, :, 5] = torch.nan
+    out = delta.attention(q, k, v, is_causal=True, chunk=4, mask=torch.arange(S) != 5 if hidden else None)
     assert out[:, :, :4].isfinite().all()
     assert out[:, :, 4:].isnan().all()
 
@@ -171,6 +207,7 @@ one = [x[:, :, 0] for x in (q, k, v)]
         ({"beta": float("nan")}, ValueError, r"^beta must lie in \[0, 1\], got nan$"),
         ({"beta": torch.zeros(3)}, ValueError, r"^beta must broadcast to \(B, H, T\) = \(2, 3, 5\), got \(3,\)$"),
         ({"beta": torch.zeros(1, 2, 3, 5)}, ValueError, r"^beta must broadcast"),
+        ({"beta": torch.zeros(5, device="meta")}, ValueError, r"^beta must be on q's device, cpu, got meta$"),
         ({"chunk": 0}, ValueError, r"^chunk must be at least 1, got 0$"),
     ],
 )
@@ -188,6 +225,15 @@ def test_bad_input(change: dict, error: type[Exception], match: str) -> None:
         (None, one, 2.0, ValueError, r"^beta must lie in \[0, 1\], got 2\.0$"),
         (None, one, torch.zeros(4), ValueError, r"^beta must broadcast to \(B, H\) = \(2, 3\), got \(4,\)$"),
         (torch.zeros(2, 3, 7, 5), one, 1.0, ValueError, r"^state must be \(B, H, D, Dv\) = \(2, 3, 5, 7\), got"),
+        ([0.0], one, 1.0, TypeError, r"^state must be a tensor, got list$"),
+        (
+            torch.zeros(2, 3, 5, 7).double(),
+            one,
+            1.0,
+            TypeError,
+            r"^state must have the type of these tokens' sums, torch\.float32, got torch\.float64$",
+        ),
+        (torch.zeros(2, 3, 5, 7, device="meta"), one, 1.0, ValueError, r"^state must be on q's device, cpu, got meta$"),
     ],
 )
 def test_bad_input_of_a_step(state, tokens: list, beta, error: type[Exception], match: str) -> None:

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from mha_course import MultiHeadAttention, masks
 from mha_course.linear import kernel
+from mha_course.measure import peak_memory
 from tests.linear.problems import DV, B, D, H, S, T, bools, inputs, leaves, numbers
 
 
@@ -111,6 +112,14 @@ def test_a_query_that_sees_nothing_gets_0(is_causal: bool) -> None:
         assert_close(grad, torch.zeros_like(grad), rtol=0, atol=0)
 
 
+def test_weights_too_small_for_the_type_give_0_as_documented() -> None:
+    q, k, v = inputs(S)
+    for dtype, low, gone in ((torch.float32, -100.0, -105.0), (torch.float64, -740.0, -746.0)):
+        for number in (low, gone):
+            out = kernel.attention(torch.full_like(q, number, dtype=dtype), k.to(dtype), v.to(dtype))
+            assert (out == 0).all() == (number == gone)
+
+
 @pytest.mark.parametrize(("T", "S"), [(0, 0), (0, 3), (1, 1), (3, 0)])
 def test_lengths_zero_and_one(T: int, S: int) -> None:
     q, k, v = inputs(T, S)
@@ -138,6 +147,31 @@ def test_sums_over_many_keys_neither_overflow_nor_stall_in_half_types(dtype: tor
     v = torch.ones(1, 1, 4096, 1, dtype=dtype)
     for is_causal in (False, True):
         assert_close(kernel.attention(q, q, v, is_causal=is_causal), v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_does_not_make_the_sums_coarser(dtype: torch.dtype) -> None:
+    q, k, v = inputs(S, dtype=torch.float32)
+    one = [x[:, :, 0] for x in (q, k, v)]
+    state, _ = kernel.step(None, *one)
+    with torch.autocast("cpu", dtype):
+        for is_causal in (False, True):
+            got = kernel.attention(q, k, v, is_causal=is_causal)
+            with torch.autocast("cpu", enabled=False):
+                assert_close(got, kernel.attention(q, k, v, is_causal=is_causal), rtol=0, atol=0)
+        got = kernel.step(state, *one)
+    assert_close(got, kernel.step(state, *one), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_memory_grows_with_the_length(is_causal: bool) -> None:
+    def peak(T: int) -> int:
+        q, k, v = (torch.zeros(1, 1, T, 8, requires_grad=True) for _ in range(3))
+        return peak_memory(lambda: torch.autograd.grad(kernel.attention(q, k, v, is_causal=is_causal).sum(), (q, k, v)))
+
+    short, twice, four = (peak(T) for T in (512, 1024, 2048))
+    assert 1.8 < twice / short < 2.1
+    assert 1.8 < four / twice < 2.1
 
 
 @settings(max_examples=30)
@@ -204,6 +238,20 @@ one = [x[:, :, 0] for x in (q, k, v)]
         ({"q": q[:, :, :3], "is_causal": True}, ValueError, r"^is_causal needs T = S, got T = 3 and S = 5$"),
         ({"is_causal": True, "chunk": 0}, ValueError, r"^chunk must be at least 1, got 0$"),
         ({"chunk": 0}, ValueError, r"^chunk must be at least 1, got 0$"),
+        ({"dropout_p": torch.zeros(2)}, ValueError, r"^dropout_p must be 0\.0: linear attention .* got Tensor$"),
+        ({"feature_map": None}, TypeError, r"^feature_map must be a function, got NoneType$"),
+        (
+            {"feature_map": lambda x: x > 0},
+            TypeError,
+            r"^feature_map must return a tensor of the type given, torch\.float32, got torch\.bool$",
+        ),
+        ({"feature_map": lambda x: x.tolist()}, TypeError, r"^feature_map must return a tensor .* got list$"),
+        (
+            {"feature_map": lambda x: x.sum(-1)},
+            ValueError,
+            r"^feature_map must return \(\.\.\., M\) for \(2, 3, 5, 5\), got \(2, 3, 5\)$",
+        ),
+        ({"feature_map": lambda x: x[:, :1]}, ValueError, r"^feature_map must return .* got \(2, 1, 5, 5\)$"),
     ],
 )
 def test_bad_input(change: dict, error: type[Exception], match: str) -> None:
@@ -223,9 +271,33 @@ def test_bad_input(change: dict, error: type[Exception], match: str) -> None:
             kernel.State(torch.zeros(2, 3, 5, 5), torch.zeros(2, 3, 5)),
             one,
             ValueError,
-            r"^state must hold kv \(B, H, M, Dv\) = \(2, 3, 5, 7\), got \(2, 3, 5, 5\)$",
+            r"^state\.kv must be \(B, H, M, Dv\) = \(2, 3, 5, 7\), got \(2, 3, 5, 5\)$",
         ),
-        (kernel.State(torch.zeros(2, 3, 5, 7), torch.zeros(2, 3, 4)), one, ValueError, r"^state must hold"),
+        (
+            kernel.State(torch.zeros(2, 3, 5, 7), torch.zeros(2, 3, 4)),
+            one,
+            ValueError,
+            r"^state\.k_sum must be \(B, H, M\) = \(2, 3, 5\), got \(2, 3, 4\)$",
+        ),
+        (
+            (torch.zeros(2, 3, 5, 7), torch.zeros(2, 3, 5)),
+            one,
+            TypeError,
+            r"^state must be a State or None, got tuple$",
+        ),
+        (kernel.State(None, torch.zeros(2, 3, 5)), one, TypeError, r"^state\.kv must be a tensor, got NoneType$"),
+        (
+            kernel.State(torch.zeros(2, 3, 5, 7), torch.zeros(2, 3, 5).double()),
+            one,
+            TypeError,
+            r"^state\.k_sum must have the type of these tokens' sums, torch\.float32, got torch\.float64$",
+        ),
+        (
+            kernel.State(torch.zeros(2, 3, 5, 7, device="meta"), torch.zeros(2, 3, 5)),
+            one,
+            ValueError,
+            r"^state\.kv must be on q's device, cpu, got meta$",
+        ),
     ],
 )
 def test_bad_input_of_a_step(state, tokens: list, error: type[Exception], match: str) -> None:

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from mha_course import MultiHeadAttention, attention, masks
 from mha_course.linear import linformer
 from tests import reference
-from tests.linear.problems import DV, B, H, S, T, inputs, leaves, numbers
+from tests.linear.problems import DV, B, H, S, T, inputs, leaves, numbers, relative
 
 R = 11
 
@@ -67,6 +67,40 @@ def test_the_module_is_a_backend_and_learns() -> None:
     assert str(mixer) == "Linformer(length=17, rank=11)"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_the_module_is_a_backend_under_autocast(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = MultiHeadAttention(12, 6, backend=linformer.Linformer(S, R))
+    x = numbers(B, S, 12, dtype=torch.float32)
+    q, k, v = inputs(dtype=torch.float32)
+    mix = numbers(R, S, dtype=torch.float32) / 4
+    exact = module(x), linformer.attention(q, k, v, key_mix=mix, value_mix=mix)
+    with torch.autocast("cpu", dtype):
+        got = module(x), linformer.attention(q, k, v, key_mix=mix, value_mix=mix)
+    for near, far in zip(got, exact, strict=True):
+        assert near.dtype == dtype
+        assert relative(near.float(), far) < 0.03
+
+
+def test_under_autocast_float64_stays_beside_float32_mixtures() -> None:
+    q, k, v = inputs()
+    mix = numbers(R, S)
+    rounded = mix.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        got = linformer.attention(q, k, v, key_mix=rounded, value_mix=rounded)
+    assert_close(got, linformer.attention(q, k, v, key_mix=rounded.double(), value_mix=rounded.double()))
+
+
+@pytest.mark.unchecked
+def test_under_autocast_integers_are_still_refused() -> None:
+    mix = torch.ones(R, S)
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(TypeError, match=r"^key_mix must be a tensor of q's type, torch\.float32, got torch\.int64$"),
+    ):
+        linformer.attention(*inputs(dtype=torch.float32), key_mix=mix.long(), value_mix=mix)
+
+
 def test_how_the_module_starts() -> None:
     torch.manual_seed(0)
     mixer = linformer.Linformer(400, 100)
@@ -99,6 +133,8 @@ mix = torch.zeros(R, S)
         ({"key_mix": mix[:, 1:]}, ValueError, r"^key_mix must be \(R, S\) with S = 17, got \(11, 16\)$"),
         ({"value_mix": mix[0]}, ValueError, r"^value_mix must be \(R, S\) with S = 17, got \(17,\)$"),
         ({"value_mix": mix[1:]}, ValueError, r"^key_mix and value_mix must have one R, got \(11, 17\) and \(10, 17\)$"),
+        ({"key_mix": mix.to("meta")}, ValueError, r"^key_mix must be on q's device, cpu, got meta$"),
+        ({"value_mix": mix.to("meta")}, ValueError, r"^value_mix must be on q's device, cpu, got meta$"),
         ({"scale": float("inf")}, ValueError, r"^scale must be finite, got inf$"),
         ({"dropout_p": 2.0}, ValueError, r"^dropout_p must lie in \[0, 1\], got 2\.0$"),
     ],

@@ -155,6 +155,37 @@ def test_large_queries_and_keys_do_not_overflow(dtype: torch.dtype) -> None:
     assert relative(out.double(), exact) < {torch.float32: 1e-5}.get(dtype, 1e-2)
 
 
+def test_long_queries_and_keys_give_the_exact_numbers_in_float32() -> None:
+    q, k, v = inputs(dtype=torch.float32)
+    for of_q, of_k in ((100, 100), (1000, 3), (3, 100)):
+        out = performer.attention(of_q * q, of_k * k, v, features=FEATURES)
+        exact = performer.attention((of_q * q).double(), (of_k * k).double(), v.double(), features=FEATURES)
+        assert (exact != 0).any(-1).all()
+        assert relative(out.double(), exact) < 2e-4
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_nan_in_a_hidden_key_reaches_nothing(is_causal: bool) -> None:
+    q, k, v = inputs(S)
+    options = {"features": FEATURES, "mask": torch.arange(S) != 5, "is_causal": is_causal}
+    tensors = leaves(q, k, v)
+    want = performer.attention(*tensors, **options)
+    k[:, :, 5] = torch.nan
+    others = leaves(q, k, v)
+    got = performer.attention(*others, **options)
+    assert_close(got, want, rtol=0, atol=0)
+    assert_close(torch.autograd.grad(got.sum(), others), torch.autograd.grad(want.sum(), tensors), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_autocast_does_not_make_the_sums_coarser(is_causal: bool, dtype: torch.dtype) -> None:
+    q, k, v = inputs(S, dtype=torch.float32)
+    with torch.autocast("cpu", dtype):
+        got = performer.attention(q, k, v, features=FEATURES, is_causal=is_causal)
+    assert_close(got, performer.attention(q, k, v, features=FEATURES, is_causal=is_causal), rtol=0, atol=0)
+
+
 def test_a_query_that_sees_nothing_gets_0() -> None:
     tensors = leaves(*inputs(S))
     out = performer.attention(*tensors, features=FEATURES, mask=torch.tensor(False))
@@ -222,6 +253,7 @@ q, k, v = inputs(5, 5, dtype=torch.float32)
         ({"features": FEATURES[:, 1:]}, ValueError, r"^features must be \(M, D\) with D = 5, got \(19, 4\)$"),
         ({"features": FEATURES[0]}, ValueError, r"^features must be \(M, D\) with D = 5, got \(5,\)$"),
         ({"features": FEATURES[:0]}, ValueError, r"^features must be \(M, D\) with D = 5, got \(0, 5\)$"),
+        ({"features": FEATURES.to("meta")}, ValueError, r"^features must be on q's device, cpu, got meta$"),
         ({"chunk": 0}, ValueError, r"^chunk must be at least 1, got 0$"),
     ],
 )

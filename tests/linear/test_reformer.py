@@ -38,6 +38,47 @@ def test_share_bucket_equals_the_loop() -> None:
     assert reformer.share_bucket(k, k, ROTATIONS).diagonal(dim1=-2, dim2=-1).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_buckets_are_those_of_the_numbers_given_in_every_type(dtype: torch.dtype) -> None:
+    x = numbers(2000, D, dtype=dtype)
+    x = x * (60_000 / x.abs().max())  # a product in float16 would overflow
+    want = reformer.buckets(x.double(), ROTATIONS)
+    assert_close(reformer.buckets(x, ROTATIONS), want)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(reformer.buckets(x, ROTATIONS), want)
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"q": [[1.0]]}, TypeError, r"^q must be a floating point tensor, got list$"),
+        ({"k": torch.ones(3, D).long()}, TypeError, r"^k must be a floating point tensor, got torch\.int64$"),
+        ({"q": torch.ones(D)}, ValueError, r"^q must have at least two axes \(length, width\), got \(5,\)$"),
+        ({"k": torch.ones(1, 3, D)}, ValueError, r"^q and k must have the same leading sizes, got .* and \(1, 3, 5\)$"),
+        ({"rotations": ROTATIONS[0]}, ValueError, r"^rotations must be"),
+    ],
+)
+def test_bad_input_of_share_bucket(change: dict, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        reformer.share_bucket(**{"q": torch.ones(2, D), "k": torch.ones(3, D), "rotations": ROTATIONS, **change})
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("x", "rotations", "error", "match"),
+    [
+        (None, ROTATIONS, TypeError, r"^x must be a floating point tensor, got NoneType$"),
+        (torch.ones(D), ROTATIONS, ValueError, r"^x must have at least two axes"),
+        (torch.ones(2, D), None, TypeError, r"^rotations must be a floating point tensor .* got NoneType$"),
+        (torch.ones(2, D), ROTATIONS[0], ValueError, r"^rotations must be"),
+    ],
+)
+def test_bad_input_of_buckets(x, rotations, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        reformer.buckets(x, rotations)
+
+
 def test_near_vectors_share_a_bucket_more_often() -> None:
     rotations = reformer.random_rotations(1000, D, 8, generator=torch.Generator().manual_seed(0))
     x = torch.zeros(1, D)
@@ -152,6 +193,7 @@ q, k, v = inputs(5, 5, dtype=torch.float32)
         ({"dropout_p": 2.0}, ValueError, r"^dropout_p must lie in \[0, 1\], got 2\.0$"),
         ({"rotations": ROTATIONS[0]}, ValueError, r"^rotations must be .* with D = 5, got \(5, 3\)$"),
         ({"rotations": ROTATIONS[:, 1:]}, ValueError, r"^rotations must be .* with D = 5, got \(2, 4, 3\)$"),
+        ({"rotations": ROTATIONS.to("meta")}, ValueError, r"^rotations must be on q's device, cpu, got meta$"),
         ({"rotations": ROTATIONS[:0]}, ValueError, r"^rotations must be .* with D = 5, got \(0, 5, 3\)$"),
     ],
 )

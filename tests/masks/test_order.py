@@ -164,6 +164,14 @@ def test_kin(T: int) -> None:
     assert_close(prefix(T, T), torch.ones(T, T).bool())
 
 
+def test_a_window_or_band_of_more_than_an_int64_sees_all_there_is() -> None:
+    for T, S in ((5, 5), (2, 7), (7, 2), (1, 1)):
+        past = causal(T, S, alignment="lower_right")
+        assert_close(sliding_window(T, 2**70, S, alignment="lower_right"), past)
+        assert_close(band(T, 2**70, 0, S, alignment="lower_right"), past)
+        assert band(T, 2**70, 2**70, S, alignment="lower_right").all()
+
+
 def test_every_row_of_a_window_sees_so_many_keys() -> None:
     assert sliding_window(11, 5).sum(-1).tolist() == [1, 2, 3, 4, *[5] * 7]
 

@@ -24,6 +24,19 @@ def test_dilated_equals_the_loop(T: int, window: int, dilation: int) -> None:
     assert_close(dilated(T, window, 1), sliding_window(T, window))
 
 
+@pytest.mark.parametrize(("window", "dilation"), [(2**70, 1), (2, 2**70), (2**40, 2**40), (2**70, 2)])
+def test_dilated_with_more_than_an_int64(window: int, dilation: int) -> None:
+    assert_close(dilated(7, window, dilation), dilated(7, min(window, 7), min(dilation, 7)))
+    assert dilated(0, window, dilation).shape == (0, 0)
+
+
+def test_a_block_larger_than_the_mask_takes_no_more_than_it() -> None:
+    layout = torch.tensor([[True]])
+    for block in (10**12, 2**70):
+        assert_close(blocks(layout, block, 3, 5), torch.ones(3, 5, dtype=torch.bool))
+        assert blocks(layout[:0], block, 0, 5).shape == (0, 5)
+
+
 def test_blocks_by_hand() -> None:
     layout = torch.tensor([[True, False], [True, True]])
     assert drawn(blocks(layout, 2)) == ["xx..", "xx..", "xxxx", "xxxx"]
@@ -52,6 +65,18 @@ def test_random_links_are_so_many_of_the_past(links: int) -> None:
     assert mask.sum(1).tolist() == [min(t, links) + 1 for t in range(8)]
     assert mask.diagonal().all()
     assert not mask.triu(1).any()
+
+
+def test_random_links_are_equally_likely_whatever_the_default_type() -> None:
+    T = 1000
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        mask = random_links(T, 1, generator=torch.Generator().manual_seed(0))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    query, key = (mask & ~torch.eye(T, dtype=torch.bool)).nonzero().double().unbind(1)
+    place = ((key + 0.5) / query).mean()  # uniform in (0, 1): mean 1 / 2, variance 1 / 12
+    assert_close(place.item(), 0.5, rtol=0, atol=5 * (12 * T) ** -0.5)
 
 
 def test_random_links_are_equally_likely_and_drawn_from_the_generator() -> None:

@@ -25,10 +25,15 @@ def leaves(*tensors: Tensor) -> list[Tensor]:
 
 
 def inputs(
-    T: int = T, S: int | None = None, H: int = H, Hkv: int | None = None, dtype: torch.dtype = torch.float64
+    T: int = T,
+    S: int | None = None,
+    H: int = H,
+    Hkv: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    Dv: int = DV,
 ) -> list[Tensor]:
     S, Hkv = T if S is None else S, H if Hkv is None else Hkv
-    shapes = (B, H, T, D), (B, Hkv, S, D), (B, Hkv, S, DV)
+    shapes = (B, H, T, D), (B, Hkv, S, D), (B, Hkv, S, Dv)
     return leaves(*(numbers(*shape, seed=i, dtype=dtype) for i, shape in enumerate(shapes)))
 
 

@@ -5,9 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from mha_course import MultiHeadAttention, masks
+from mha_course.sparse import block_sparse, chunked
 from tests import reference
 from tests.sparse.problems import (
     ANY_LENGTH,
@@ -63,6 +66,22 @@ KINDS = ("plain", "(T, S) mask", "padding", "score_bias", "bias of keys", "both"
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_attention_with_grouped_heads(kind: str, path: Path) -> None:
     assert_same(path, inputs(H=6, Hkv=2), **options_of(kind, T, T, 6))
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_attention_through_the_fused_kernel(kind: str, path: Path) -> None:
+    # on the CPU it takes only values as wide as keys, and no bias that learns
+    options = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options_of(kind, T, T, 6).items()}
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # an error if another one would have to do
+        assert_same(path, inputs(H=6, Hkv=2, Dv=D), **options)
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("scale", [0.0, -1.3, 3])
+def test_every_scale(scale: float, path: Path) -> None:
+    for Dv in (D, DV):
+        assert_same(path, inputs(37, Dv=Dv), scale=scale, is_causal=True)
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
@@ -127,10 +146,13 @@ def test_gradcheck(name: str) -> None:
     assert torch.autograd.gradcheck(PATHS[name][0], tensors)
 
 
+@pytest.mark.parametrize("Dv", [D, DV])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("path", [PATHS[name] for name in PATHS if name != "chunks of 1"])  # see its docstring
-def test_in_half_precision_the_error_is_at_most_twice_that_of_attention(path: Path, dtype: torch.dtype) -> None:
-    tensors = inputs(dtype=dtype)
+def test_in_half_precision_the_error_is_at_most_twice_that_of_attention(
+    path: Path, dtype: torch.dtype, Dv: int
+) -> None:
+    tensors = inputs(dtype=dtype, Dv=Dv)
     run, allowed = path
     exact = [x.detach().double().requires_grad_() for x in tensors]
     truth = with_gradients(explicit(*exact, allowed(T, T)), exact)
@@ -154,6 +176,62 @@ def test_rows_that_may_not_see_a_key_stay_bit_equal_when_it_changes(name: str, T
     sees = allowed(T, T)[:, j] & (masks.causal(T)[:, j] if is_causal else True)
     assert_close(after[:, :, ~sees], before[:, :, ~sees], rtol=0, atol=0)
     assert (after != before)[:, :, sees].any(-1).all()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own, at the first forward mode
+@pytest.mark.parametrize("name", ["blocks of 13", "window 33"])
+def test_what_the_fused_kernel_cannot_as_documented(name: str) -> None:
+    run, allowed = PATHS[name]
+    tensors = inputs(dtype=torch.float32, Dv=D)
+    q, k, v = (x.detach() for x in tensors)
+    (grad,) = torch.autograd.grad(run(*tensors).square().sum(), tensors[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        grad.sum().backward()
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward AD"):
+        run(forward_ad.make_dual(q, q), k, v)
+
+    hidden = torch.arange(T) != 5
+    clean = run(q, k, v, mask=hidden)
+    for x, value in ((k, 1e30), (v, 1e30), (k, 1e38), (k, torch.nan), (v, torch.nan)):
+        before = x[:, :, 5].clone()
+        x[:, :, 5] = value
+        reached = (run(q * 100, k, v, mask=hidden) if value == 1e38 else run(q, k, v, mask=hidden)).isnan().any()
+        assert reached == (value != 1e30)
+        if not reached:
+            assert_close(run(q, k, v, mask=hidden), clean, rtol=0, atol=0)
+        x[:, :, 5] = before
+
+    bias = torch.zeros(T, T)
+    bias[40] = -1e9
+    got = with_gradients(run(*tensors, score_bias=bias), tensors)
+    want = with_gradients(explicit(*tensors, allowed(T, T), score_bias=bias), tensors)
+    assert_close(got[0], want[0])
+    assert (got[3] - want[3]).abs().max() > 1
+
+
+def test_chunks_under_torch_func_as_documented() -> None:
+    q, k, v = (x.detach() for x in inputs(37))
+
+    def total(q: Tensor, recompute: bool) -> Tensor:
+        return chunked(q, k, v, chunk=13, recompute=recompute).square().sum()
+
+    (leaf,) = leaves(q)
+    assert_close(torch.func.grad(total)(q, False), torch.autograd.grad(total(leaf, True), leaf)[0])
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        torch.func.grad(total)(q, True)
+
+
+@pytest.mark.parametrize("name", ["chunks of 1", "chunks of 29", "chunks kept"])
+def test_chunks_have_second_derivatives(name: str) -> None:
+    tensors = leaves(*(x.detach()[:1, :1, :, :2] for x in inputs(5)))
+    assert torch.autograd.gradgradcheck(PATHS[name][0], tensors)
+
+
+def test_a_block_larger_than_everything_takes_no_more_than_it() -> None:
+    q, k, v = inputs(5, 7)
+    whole = torch.ones(1, 1, dtype=torch.bool)
+    assert_close(block_sparse(q, k, v, layout=whole, block=10**12), explicit(q, k, v, torch.ones(5, 7).bool()))
+    assert block_sparse(q[:, :, :0], k, v, layout=whole[:0], block=10**12).shape == (B, H, 0, DV)
 
 
 def test_nan_in_a_hidden_value_stays_near_as_documented() -> None:
