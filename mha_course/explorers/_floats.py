@@ -24,11 +24,11 @@ LOW, HIGH = -30, 20  # powers of two
 MOST = max(form.bits for form in FORMATS.values())
 
 CONTROLS = (
-    Choice("format", "format", NAMES, "float16"),
-    Slider("factor", "number: this", -2, 2, 0.05, 1.6, digits=2),
-    Slider("power", "times two to the", LOW, HIGH, 1, -4, digits=0),
+    Slider("factor", "number", -2, 2, 0.05, 1.6, digits=2),
+    Slider("power", "times 2 to the", LOW, HIGH, 1, -4, digits=0),
     Slider("top", "largest score", -120, 120, 1, 12, digits=0),
-    Slider("apart", "scores apart by", 0, 10, 0.5, 1, digits=1),
+    Slider("apart", "scores apart by", 0, 10, 0.1, 1, digits=1),
+    Choice("format", "format", NAMES, "float16"),
 )
 
 SIGN, EXPONENT, FRACTION = FIELDS = (plots.COLOURS[1], plots.COLOURS[4], plots.COLOURS[5])
@@ -43,10 +43,11 @@ def draw(figure: Figure, state: State) -> None:
     parts = plots.once(figure, _lay_out)
     _draw_bits(parts, state)
     places, x = _places(state)
-    parts.marks.set_data(places, np.zeros(3))
+    there = [place for place, value in zip(places, state.line, strict=True) if not math.isnan(value)]
+    parts.marks.set_data(there, np.zeros(len(there)))
     parts.number.set_data([x], [0])
     parts.values.set(
-        paths=outlines(say(value, state.form) for value in state.line),
+        paths=outlines("none" if math.isnan(value) else say(value, state.form) for value in state.line),
         offsets=[*zip(places, (-1, -2, -1), strict=True)],
     )
     parts.curve.set_ydata(_relative(state.form.name))
@@ -125,8 +126,8 @@ def _draw_softmax(parts: SimpleNamespace, state: State) -> None:
                 words.append("NaN" if math.isnan(weight) else "0")
                 at.append((key + shift, 0.04))
     parts.none.set(paths=outlines(words), offsets=at or np.zeros((0, 2)))
-    scores, less, plain = (x.tolist() for x in (state.scores, state.less.exponentials, state.plain.exponentials))
-    parts.table.set_paths(outlines([*(short(s, 4) for s in scores), *(short(e) for e in (*less, *plain))]))
+    held, less, plain = (x.tolist() for x in (state.plain.shifted, state.less.exponentials, state.plain.exponentials))
+    parts.table.set_paths(outlines([*(short(s, 4) for s in held), *(short(e) for e in (*less, *plain))]))
 
 
 def _lay_out(figure: Figure) -> SimpleNamespace:
@@ -205,11 +206,11 @@ def _lay_out_spacing(ax: Axes) -> dict[str, Any]:
 
 def _lay_out_softmax(ax: Axes) -> dict[str, Any]:
     keys = np.arange(KEYS)
-    less = ax.bar(keys - 0.2, np.ones(KEYS), 0.38, color=LESS, animated=True, zorder=3, label="less the maximum")
+    less = ax.bar(keys - 0.2, np.ones(KEYS), 0.38, color=LESS, animated=True, zorder=3, label="maximum subtracted")
     plain = ax.bar(
         keys + 0.2, np.ones(KEYS), 0.38, color=PLAIN, hatch="//", animated=True, zorder=3, label="scores as they are"
     )
-    rows = {-0.11: "score s", -0.22: "exp(s \u2212 max)", -0.33: "exp(s)"}
+    rows = {-0.11: "s, as held", -0.22: "exp(s \u2212 max)", -0.33: "exp(s)"}
     table = written(ax, ("0",) * (KEYS * len(rows)))
     table.set(offsets=[(key, y) for y in rows for key in keys], clip_on=False)
     for y, name in rows.items():

@@ -63,9 +63,10 @@ def readout(state: State) -> Readout:
         ("spacing at 1", short(form.epsilon)),
         ("decimal digits", f"{form.decimal_digits:.1f}"),
         ("sum of exp(s)", short(state.plain.total.item())),
-        ("sum of exp(s - max)", short(state.less.total.item())),
+        ("sum of exp(s \u2212 max)", short(state.less.total.item())),
     ]
-    return Readout(rows, f"{_of_number(state)} {_of_softmax(state)}")
+    sentences = _of_number(state), _of_softmax(state), _of_scores(state)
+    return Readout(rows, " ".join(filter(None, sentences)))
 
 
 def say(value: float, form: Format) -> str:
@@ -80,7 +81,7 @@ def short(x: float, digits: int = 3) -> str:
 
 
 def _percent(x: float) -> str:
-    return f"{100 * x:.2g} %" if math.isfinite(x) else "infinite"
+    return f"{short(100 * x, 2)} %" if math.isfinite(x) else "infinite"
 
 
 def _of_number(state: State) -> str:
@@ -102,14 +103,19 @@ def _of_softmax(state: State) -> str:
     plain, less = state.plain, state.less
     total = plain.total.item()
     if math.isinf(plain.exponentials.max().item()):
-        return "exp of the scores overflows: infinity / infinity is NaN. Less the maximum the largest exp is 1."
+        return "exp of the scores overflows: infinity / infinity is NaN. With the maximum subtracted, exp is at most 1."
     if math.isinf(total):
-        return "Each exp is finite, but their sum overflows, and all weights become 0. Less the maximum it does not."
+        return "Each exp is finite, but their sum overflows, and all weights become 0. Subtract the maximum first."
     if total == 0:
-        return "exp of all scores is 0, and 0 / 0 is NaN. Less the maximum the largest exp is 1."
+        return "exp of all scores is 0, and 0 / 0 is NaN. With the maximum subtracted, the largest exp is 1."
     largest = (plain.weights - less.weights).abs().max().item()
     if not state.form.infinities and total == state.form.largest:
         return f"exp of the scores, or their sum, stops at {total:g}, the largest number: the weights are wrong."
     if largest > 0.02:
-        return f"Few digits of exp are left: the weights differ by up to {largest:.2g} from those less the maximum."
+        return f"Few digits of exp are left: the weights differ by up to {short(largest, 2)}. Subtract the maximum."
     return "Neither overflows: the weights agree with and without the maximum, up to rounding."
+
+
+def _of_scores(state: State) -> str:
+    same = len(set(state.plain.shifted.tolist())) < len(set(state.scores.tolist()))
+    return "Different scores are held as the same number." if same else ""

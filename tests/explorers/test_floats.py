@@ -70,7 +70,7 @@ def test_the_start_is_a_tenth() -> None:
     assert found["largest"] == "65504"
     assert found["smallest"] == "5.96e\u22128"
     assert found["sum of exp(s)"] == "inf"
-    assert found["sum of exp(s - max)"] == "1.57"
+    assert found[f"sum of exp(s {MINUS} max)"] == "1.57"
 
 
 @pytest.mark.parametrize("name", ROUNDED)
@@ -93,7 +93,7 @@ def test_what_is_held_is_what_torch_holds(name: str, factor: float, power: float
         ({"power": 20}, "This number is too large for float16: it becomes infinity."),
         ({"power": 20, "factor": -1.0}, "This number is too large for float16: it becomes infinity."),
         ({"power": 12, "format": "float8 e4m3"}, "This number is too large for float8 e4m3: it becomes 448."),
-        ({"top": -30}, "exp of all scores is 0, and 0 / 0 is NaN. Less the maximum the largest exp is 1."),
+        ({"top": -30}, "exp of all scores is 0, and 0 / 0 is NaN. With the maximum subtracted, the largest exp is 1."),
         ({"top": 11, "apart": 0}, "Each exp is finite, but their sum overflows, and all weights become 0."),
         ({"top": 2}, "Neither overflows: the weights agree with and without the maximum, up to rounding."),
         ({"top": 9, "format": "float8 e4m3"}, "exp of the scores, or their sum, stops at 448, the largest number"),
@@ -102,6 +102,15 @@ def test_what_is_held_is_what_torch_holds(name: str, factor: float, power: float
 )
 def test_what_a_state_means(moved: dict[str, object], said: str) -> None:
     assert said in floats.readout(state(**moved)).sentence
+
+
+@pytest.mark.parametrize(
+    ("top", "apart", "same"), [(80, 0.2, True), (100, 0.2, True), (100, 0.5, False), (2, 0.1, False), (2, 0, False)]
+)
+def test_scores_that_become_one_are_named(top: float, apart: float, same: bool) -> None:
+    sentence = floats.readout(state(format="bfloat16", top=top, apart=apart)).sentence
+    assert sentence.endswith(" Different scores are held as the same number.") == same
+    assert not sentence.endswith(" ")
 
 
 @pytest.mark.parametrize(("name", "top", "overflows"), [("float16", 11, False), ("float16", 12, True)])
@@ -172,15 +181,16 @@ def test_the_line_is_true_to_scale() -> None:
 @pytest.mark.parametrize(
     ("name", "factor", "power", "wanted", "said"),
     [
-        ("float16", 1.9, 20, 0.25, ["65504", "inf", "NaN"]),
-        ("float16", -1.9, 20, 0.75, ["NaN", f"{MINUS}inf", f"{MINUS}65504"]),
-        ("float8 e4m3", 1.9, 20, 1.08, ["416", "448", "NaN"]),
-        ("float8 e4m3", -1.9, 20, -0.08, ["NaN", f"{MINUS}448", f"{MINUS}416"]),
+        ("float16", 1.9, 20, 0.25, ["65504", "inf", "none"]),
+        ("float16", -1.9, 20, 0.75, ["none", f"{MINUS}inf", f"{MINUS}65504"]),
+        ("float8 e4m3", 1.9, 20, 1.08, ["416", "448", "none"]),
+        ("float8 e4m3", -1.9, 20, -0.08, ["none", f"{MINUS}448", f"{MINUS}416"]),
     ],
 )
 def test_the_line_beyond_the_largest(name: str, factor: float, power: float, wanted: float, said: list[str]) -> None:
     parts = drawn(state(format=name, factor=factor, power=power))
-    assert list(parts.marks.get_data()[0]) == [0, 0.5, 1]
+    marks = [place for place, word in zip((0, 0.5, 1), said, strict=True) if word != "none"]
+    assert list(parts.marks.get_data()[0]) == marks
     (x,), _ = parts.number.get_data()
     assert x == pytest.approx(wanted)
     assert words(parts.values, said) == said
@@ -233,10 +243,16 @@ def test_the_table_under_the_bars() -> None:
     said += ["inf", "5.99e4", "2.2e4", "8.1e3", "2.98e3"]
     parts = drawn(state())
     assert words(parts.table, [*said, "?"])[:15] == said
-    assert [text.get_text() for text in parts.table.axes.texts] == ["score s", f"exp(s {MINUS} max)", "exp(s)"]
+    assert [text.get_text() for text in parts.table.axes.texts] == ["s, as held", f"exp(s {MINUS} max)", "exp(s)"]
     offsets = parts.table.get_offsets()
     assert [x for x, _ in offsets] == [0, 1, 2, 3, 4] * 3
     assert [y for _, y in offsets[::5]] == [text.get_position()[1] for text in parts.table.axes.texts]
+
+
+def test_the_table_shows_the_scores_as_they_are_held() -> None:
+    said = ["100", "99.5", "99"]  # 0.5 apart
+    parts = drawn(state(format="bfloat16", top=100, apart=0.2))
+    assert words(parts.table, [*said, "?"])[:5] == ["100", "100", "99.5", "99.5", "99"]
 
 
 def test_numbers_are_short() -> None:
@@ -244,6 +260,7 @@ def test_numbers_are_short() -> None:
     assert states.short(3.5e7) == "3.5e7"
     assert states.short(math.nan) == "NaN"
     assert states.short(-math.inf) == f"{MINUS}inf"
+    assert rows(state(format="float32", factor=-1.95))["relative error"].endswith(f"e{MINUS}6 %")
     assert rows(state(power=20))["relative error"] == "infinite"
     assert rows(state(power=20))["spacing here"] == "beyond the largest"
     assert rows(state(factor=0.0))["relative error"] == "0"
