@@ -2,6 +2,7 @@
 
 import math
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -189,6 +190,16 @@ def check_number(name: str, x: float) -> float:
     if isinstance(x, bool) or not isinstance(x, int | float):
         raise TypeError(f"{name} must be a number, got {type(x).__name__}")
     return x
+
+
+def autocasts(device: torch.device) -> bool:
+    """Whether PyTorch chooses the types of products on this device now."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Keep the types that were chosen; a device without autocast, such as "meta", needs nothing."""
+    return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
 
 
 def _sizes(x: Tensor) -> tuple[int, ...]:

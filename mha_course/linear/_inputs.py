@@ -1,7 +1,5 @@
 """What the methods here ask of their arguments."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -81,17 +79,6 @@ def check_state(name: str, x: Tensor, letters: str, want: Tensor) -> None:
     if x.dtype != want.dtype:
         raise TypeError(f"{name} must have the type of these tokens' sums, {want.dtype}, got {x.dtype}")
     check_device(name, x, want)
-
-
-def autocasts(x: Tensor) -> bool:
-    """Whether PyTorch chooses the types of products on x's device."""
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Keep the types of `at_least_float32`, which autocast would turn back."""
-    return torch.autocast(x.device.type, enabled=False) if autocasts(x) else nullcontext()
 
 
 def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mha_course.dot_product import check_number
+from mha_course.dot_product import check_number, without_autocast
 from mha_course.linear._inputs import (
     at_least_float32,
     check_call,
@@ -14,7 +14,6 @@ from mha_course.linear._inputs import (
     check_token,
     key_mask,
     refuse,
-    without_autocast,
 )
 from mha_course.masks._inputs import check_integer
 
@@ -87,7 +86,7 @@ def attention(
     rate = rate.to(v.dtype).expand(q.shape[:3])[..., None]  # (B, H, T, 1)
     state = v.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])  # (B, H, D, Dv)
     parts = [v[:, :, :0]]
-    with without_autocast(q):
+    with without_autocast(q.device):
         for start in range(0, T, chunk):
             few_q, few_k, few_v, few = (x[:, :, start : start + chunk] for x in (q, k, v, rate))
             # u_t = beta_t (v_t - k_t state_(t-1)), where state_(t-1) holds the u of this chunk up to t - 1
@@ -129,7 +128,7 @@ def step(
     if state is None:
         state = empty
     check_state("state", state, "(B, H, D, Dv)", empty)
-    with without_autocast(q):
+    with without_autocast(q.device):
         u = rate.to(v.dtype)[..., None, None] * (v[..., None, :] - k @ state)
         state = state + k.mT @ u
         return state, (q @ state)[..., 0, :].to(dtype)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from mha_course.dot_product import without_autocast
 from mha_course.linear._inputs import (
     at_least_float32,
     check_call,
@@ -15,7 +16,6 @@ from mha_course.linear._inputs import (
     check_token,
     key_mask,
     refuse,
-    without_autocast,
 )
 from mha_course.masks._inputs import check_integer
 
@@ -96,7 +96,7 @@ def attention(
     refuse("linear attention", score_bias=score_bias, scale=scale, dropout_p=dropout_p)
     seen = key_mask(mask, q, k)
     wide_q, wide_k, wide_v = at_least_float32(q, k, v)
-    with without_autocast(q):
+    with without_autocast(q.device):
         phi_q, phi_k = _features(feature_map, wide_q), _features(feature_map, wide_k)
         if seen is not None:
             phi_k = phi_k.masked_fill(~seen, 0.0)
@@ -159,7 +159,7 @@ def step(
     """
     check_token(q, k, v)
     wide_q, wide_k, wide_v = at_least_float32(q, k, v)
-    with without_autocast(q):
+    with without_autocast(q.device):
         phi_q, phi_k = _features(feature_map, wide_q), _features(feature_map, wide_k)
         new = State(phi_k[..., :, None] * wide_v[..., None, :], phi_k)
         if state is not None:

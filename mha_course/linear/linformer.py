@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mha_course import dot_product
-from mha_course.linear._inputs import autocasts, check_call, check_device, refuse
+from mha_course.linear._inputs import check_call, check_device, refuse
 from mha_course.masks._inputs import check_integer
 
 
@@ -62,7 +62,9 @@ def attention(
     check_call(q, k, v, is_causal)
     refuse("Linformer", mask=mask, score_bias=score_bias)
     for name, x in (("key_mix", key_mix), ("value_mix", value_mix)):
-        if not isinstance(x, Tensor) or not (x.is_floating_point() if autocasts(q) else x.dtype == q.dtype):
+        if not isinstance(x, Tensor) or not (
+            x.is_floating_point() if dot_product.autocasts(q.device) else x.dtype == q.dtype
+        ):
             got = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise TypeError(f"{name} must be a tensor of q's type, {q.dtype}, got {got}")
         check_device(name, x, q)

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mha_course.dot_product import check_number
-from mha_course.linear._inputs import at_least_float32, check_call, check_device, key_mask, refuse, without_autocast
+from mha_course.dot_product import check_number, without_autocast
+from mha_course.linear._inputs import at_least_float32, check_call, check_device, key_mask, refuse
 from mha_course.linear.kernel import from_features
 from mha_course.masks._inputs import check_integer
 
@@ -85,7 +85,7 @@ def attention(
     if seen is not None:
         wide_k = wide_k.masked_fill(~seen, 0.0)  # NaN would come back as its own gradient
     wide_q, wide_k, wide = wide_q * math.sqrt(scale), wide_k * math.sqrt(scale), features.to(wide_q.dtype)
-    with without_autocast(q):
+    with without_autocast(q.device):
         log_q = wide_q @ wide.mT  # without -|x|^2 / 2, which cancels
         log_k = log_features(wide_k, wide)
         if seen is not None:

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mha_course import dot_product
-from mha_course.linear._inputs import at_least_float32, check_call, check_device, without_autocast
+from mha_course.linear._inputs import at_least_float32, check_call, check_device
 from mha_course.masks import causal
 from mha_course.masks._inputs import check_integer
 
@@ -97,7 +97,7 @@ def buckets(
         raise ValueError(f"rotations must be (rounds, D, buckets / 2) with D = {x.shape[-1]}, got {shape}")
     check_device("rotations", rotations, x)
     (wide,) = at_least_float32(x.detach())
-    with without_autocast(x):
+    with dot_product.without_autocast(x.device):
         turned = wide.unsqueeze(-3) @ rotations.to(wide.dtype)  # (..., rounds, S, buckets / 2)
     return torch.cat([turned, -turned], dim=-1).argmax(-1)
 

@@ -1,9 +1,9 @@
 """What `MultiHeadAttention` asks of its arguments."""
 
-import torch
 from torch import Tensor, nn
 
 from mha_course.cache import KVCache
+from mha_course.dot_product import autocasts
 from mha_course.masks._inputs import check_integer
 
 
@@ -27,7 +27,7 @@ def check_input(name: str, x: Tensor, length: str, letter: str, width: int, line
     if x.ndim != 3 or x.shape[-1] != width:
         raise ValueError(f"{name} must be (B, {length}, {letter}) with {letter} = {width}, got {tuple(x.shape)}")
     # a projection that was replaced, by a quantized one for example, answers for itself
-    if type(linear) is nn.Linear and x.dtype != linear.weight.dtype and not _autocast(x.device.type):
+    if type(linear) is nn.Linear and x.dtype != linear.weight.dtype and not autocasts(x.device):
         raise TypeError(f"{name} must have the parameters' type, {linear.weight.dtype}, got {x.dtype}")
 
 
@@ -74,7 +74,3 @@ def check_turned(turned: Tensor, x: Tensor) -> Tensor:
     if turned.dtype != x.dtype:
         raise TypeError(f"rotary must return the type of its input, {x.dtype}, got {turned.dtype}")
     return turned
-
-
-def _autocast(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

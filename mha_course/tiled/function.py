@@ -8,11 +8,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from mha_course.dot_product import check_call
+from mha_course.dot_product import check_call, without_autocast
 from mha_course.masks._inputs import check_integer
 from mha_course.tiled.backward import backward
 from mha_course.tiled.forward import forward
-from mha_course.tiled.online import without_autocast
 from mha_course.tiled.tiles import Plan
 
 NO_SECOND = "tiled.attention has no second derivatives: use mha_course.attention, which has"
@@ -125,7 +124,7 @@ class Tiled(torch.autograd.Function):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, score_bias: Tensor | None, plan: Plan) -> Any:
         """Out, and the maximum and total of each row."""
-        with without_autocast(q):
+        with without_autocast(q.device):
             return forward(q, k, v, mask, score_bias, plan)
 
     @staticmethod
@@ -166,7 +165,7 @@ class Gradients(torch.autograd.Function):
         """The gradients of q, k, v, mask (None) and score_bias."""
         need_q, need_k, need_v, _, need_bias, _ = needed
         needs = (need_q, need_k, need_v, need_bias)
-        with without_autocast(dout):
+        with without_autocast(dout.device):
             dq, dk, dv, dbias = backward(dout, out, maximum, total, q, k, v, mask, score_bias, plan, needs)
         return dq, dk, dv, None, dbias
 

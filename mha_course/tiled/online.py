@@ -1,12 +1,13 @@
 """The online softmax: attend to some keys at a time and merge what was found."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from mha_course.dot_product import without_autocast
 
 
 class Partial(NamedTuple):
@@ -64,7 +65,7 @@ def partial(
 
     Source: Milakov and Gimelshein 2018, algorithm 3: m is maximum, d is total.
     """
-    with without_autocast(q):
+    with without_autocast(q.device):
         hidden = hides(mask, score_bias, working_type(q))
         weights = tile_scores(q, k, hidden=hidden, score_bias=score_bias, scale=scale)  # (..., T, S)
         maximum = weights.detach().amax(dim=-1)  # (..., T)
@@ -148,9 +149,3 @@ def finite(maximum: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
 def positive(total: Float[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
     """1 for 0, the total of a row that sees nothing: 0 / 1 is 0."""
     return total.masked_fill(total == 0, 1.0)
-
-
-def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Keep the types that were chosen; a device without autocast, such as "meta", needs nothing."""
-    device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
