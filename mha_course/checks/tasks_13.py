@@ -1,6 +1,8 @@
 """The exercises of notebook 13: a softmax that works in every format, and a step of mixed precision training."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -8,6 +10,7 @@ from mha_course.checks.task import Task, Variation
 from mha_course.checks.tasks_13_softmax import (
     NONE,
     Scores,
+    Step,
     along,
     built,
     by_logarithm,
@@ -18,8 +21,12 @@ from mha_course.checks.tasks_13_softmax import (
     log_weights,
     normalised,
     one_by_one,
+    plus,
     reference,
     softmax_cases,
+    taken_twice,
+    turned,
+    unless_one_is_empty,
 )
 from mha_course.checks.tasks_13_step import training_step
 
@@ -40,6 +47,13 @@ _SUM_HINTS = (
     "Print the sums of your weights along the last axis: all 1?",
     "Divide each row by its own sum, e.sum(-1, keepdim=True).",
 )
+_EXP_HINTS = (
+    "Take the scores 0, 1: their weights are 0.27 and 0.73.",
+    "Take torch.exp of the shifted scores, and divide by the sum.",
+)
+_OVER_OTHERS = "the exponentials are summed along another axis, not along the keys"
+_LENGTH = "the exponentials are divided by their length, not by their sum"
+_ADDED = "a number is added to the sum: the weights of a row sum to less than 1"
 _NO_MAX = "the maximum is not subtracted before exp"
 _NAN = "rows that are -inf throughout give NaN: -inf less -inf, or 0 / 0"
 _EQUAL = "rows that are -inf throughout give equal weights, expected 0"
@@ -48,8 +62,18 @@ _SMALL = "rows that are -inf throughout give NaN in float16: a tiny number again
 
 def _with_a_tiny(number: float) -> Callable[[Scores], Scores]:
     """Against 0 / 0, a number is added that not every format holds."""
-    return built(lambda x: x - highest(x), total=lambda e: e.sum(-1, keepdim=True) + number)
+    return built(lambda x: x - highest(x), total=partial(plus, number=number))
 
+
+_TOTALS: tuple[tuple[str, Step], ...] = (
+    ("the exponentials are not divided by their sum: the weights of a row do not sum to 1", torch.ones_like),
+    ("the exponentials are divided by the sum of all, not by that of their row", torch.sum),
+    (_OVER_OTHERS, lambda e: e.sum(-2, keepdim=True)),
+    (_OVER_OTHERS, lambda e: e.sum(0, keepdim=True)),
+    (_LENGTH, lambda e: e.norm(2, -1, True)),
+    (_LENGTH, lambda e: e.norm(2, -1, True).clamp_min(1e-12)),
+    *((_ADDED, partial(plus, number=number)) for number in (1, 0.1, 1e-2, 1e-3, 1e-4, 1e-5)),
+)
 
 stable_softmax = Task(
     name="stable_softmax",
@@ -60,6 +84,7 @@ stable_softmax = Task(
     cases=softmax_cases,
     variations=(
         Variation(_NAN, lambda scores: scores.softmax(-1), _EMPTY_HINTS),
+        Variation(_NAN, normalised(-1, torch.float32, torch.nan), _EMPTY_HINTS),
         Variation(_SMALL, _with_a_tiny(1e-9), _EMPTY_HINTS),
         Variation(_EQUAL, built(lambda x: (x - x.amax(-1, keepdim=True)).nan_to_num(neginf=NONE)), _EMPTY_HINTS),
         Variation(
@@ -69,10 +94,12 @@ stable_softmax = Task(
         ),
         *each(_NO_MAX, _MAX_HINTS, lambda x: x),
         *each(
-            "one maximum of all scores is subtracted, not that of each row: rows far below it vanish",
+            "one maximum of several rows is subtracted, not that of each row: rows far below it vanish",
             _ROW_HINTS,
             lambda x: x - x.max(),
+            lambda x: x - x.amax((-2, -1), keepdim=True),
         ),
+        *each("one row of -inf keeps all rows from being shifted: exp overflows", _ROW_HINTS, unless_one_is_empty),
         *each("the maximum is taken along another axis, not along the keys", _ROW_HINTS, along(-2), along(0)),
         *(
             Variation(
@@ -96,6 +123,36 @@ stable_softmax = Task(
             _MAX_HINTS,
             lambda x: x - x.amin(-1, keepdim=True),
             lambda x: x - x.min(),
+        ),
+        *each(
+            "another score of each row is subtracted, not its maximum: exp still overflows",
+            _MAX_HINTS,
+            lambda x: x - x[..., :1],
+            lambda x: x - x[..., -1:],
+            lambda x: x - x.median(-1, keepdim=True).values,
+        ),
+        *each(
+            "the maximum is added, not subtracted",
+            _MAX_HINTS,
+            lambda x: x + highest(x),
+            lambda x: x + x.amax(-1, keepdim=True),
+        ),
+        *each(
+            "powers of 2 are taken, not of e: other weights",
+            _EXP_HINTS,
+            lambda x: (x - highest(x)) * math.log(2),
+            lambda x: (x - x.amax(-1, keepdim=True)) * math.log(2),
+        ),
+        *each("the signs of the scores are turned: the smallest get the largest weights", _EXP_HINTS, turned),
+        *each("the sigmoid is taken, not exp: other weights", _EXP_HINTS, torch.nn.functional.logsigmoid),
+        *each(
+            "the scores are divided by a square root first: other weights",
+            (
+                "Take the scores 0, 1: what are they after your first step?",
+                "Leave the scores as they come: shift alone.",
+            ),
+            lambda x: (x - highest(x)) / math.sqrt(x.shape[-1]),
+            lambda x: (x - x.amax(-1, keepdim=True)) / math.sqrt(x.shape[-1]),
         ),
         *each(
             "the largest absolute value is subtracted, not the maximum: rows below 0 vanish",
@@ -145,15 +202,9 @@ stable_softmax = Task(
         ),
         *(
             Variation(fault, built(shifted, end=end, total=total), _SUM_HINTS)
-            for fault, total in (
-                (
-                    "the exponentials are not divided by their sum: the weights of a row do not sum to 1",
-                    torch.ones_like,
-                ),
-                ("the exponentials are divided by the sum of all, not by that of their row", torch.sum),
-            )
+            for fault, total in _TOTALS
             for shifted in (lambda x: x - highest(x), lambda x: x - x.amax(-1, keepdim=True))
-            for end in ("nan stays", "0 for nan")
+            for end in ("nan stays", "0 for nan", "0 for a sum of 0")
         ),
         Variation(
             "the sum is taken one by one in the type of the scores: in bfloat16 256 + 1 is 256",
@@ -162,6 +213,28 @@ stable_softmax = Task(
                 "Add 1 to 256 in bfloat16.",
                 "Let e.sum(-1, keepdim=True) add: it keeps more digits inside. Or add in float32.",
             ),
+        ),
+        *(
+            Variation(
+                "it computes in a smaller type than that of the scores: digits are lost",
+                fn,
+                (
+                    "Print the type of each step for scores in float64.",
+                    "Compute in the type of the scores or a larger one.",
+                ),
+            )
+            for low in (torch.float16, torch.bfloat16, torch.float32)
+            for fn in (
+                normalised(-1, low, 0.0),
+                *([normalised(-1, low, torch.nan)] if low != torch.float32 else []),
+                built(lambda x: x - highest(x), low, "0 for a sum of 0"),
+                built(lambda x: x - x.amax(-1, keepdim=True), low, "0 for nan"),
+            )
+        ),
+        Variation(
+            "the softmax is taken twice",
+            taken_twice,
+            ("Print the largest weight of a row with scores 0 and 100: is it 1?", "Take the softmax once."),
         ),
         *(
             Variation(

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad_norm_
 
 from mha_course.checks.calls import Problem
@@ -18,6 +20,10 @@ RATE = 0.125
 LARGE = 1000.0  # a target whose scaled gradient is more than float16 holds
 
 _PLAIN = "a number, the loss"
+_TWICE_HINTS = (
+    "Count the calls of update in one step.",
+    "Call scaler.update() once, after scaler.step(optimizer).",
+)
 _RETURN_HINTS = ("Look at the return line.", f"Return {_PLAIN}: loss.item(), or the tensor.")
 
 
@@ -59,7 +65,7 @@ def run_steps(fn: Fn, steps: int, scale: float, max_norm: float, interval: int, 
     for p in model.parameters():
         p.data = drawn(*p.shape)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    scaler = _Counting("cpu", init_scale=scale, growth_interval=interval)
     digits: list[int] = []
 
     def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -69,8 +75,14 @@ def run_steps(fn: Fn, steps: int, scale: float, max_norm: float, interval: int, 
     losses, weights, scales, seen = [], [], [], []
     for step in range(steps):
         digits.clear()
+        scaler.updates = 0
         y = drawn(SAMPLES, 1) + (LARGE if step == large else 3)
-        returned = fn(model, optimizer, scaler, loss_fn, (drawn(SAMPLES, IN), y), max_norm)
+        try:
+            returned = fn(model, optimizer, scaler, loss_fn, (drawn(SAMPLES, IN), y), max_norm)
+        except AssertionError:  # a second update finds what a step without the scaler leaves: nothing
+            if scaler.updates > 1:
+                return Problem("scaler.update() is called twice in one step", f"in step {step}", _TWICE_HINTS)
+            raise
         loss = _number(returned)
         if isinstance(loss, Problem):
             return loss
@@ -80,6 +92,16 @@ def run_steps(fn: Fn, steps: int, scale: float, max_norm: float, interval: int, 
         seen.append(digits[0] if digits else 0)
     made = torch.tensor([losses, scales, seen], dtype=torch.float64)
     return made[0], torch.stack(weights), made[1], made[2]
+
+
+class _Counting(GradScaler):
+    """Counts the updates in one step."""
+
+    updates = 0
+
+    def update(self, new_scale: Any = None) -> None:
+        self.updates += 1
+        super().update(new_scale)
 
 
 def _digits(model: nn.Module) -> int:
@@ -93,6 +115,8 @@ def _digits(model: nn.Module) -> int:
 def _number(returned: Any) -> float | Problem:
     if returned is None:
         return Problem("it returns None, perhaps the return is missing", f"expected {_PLAIN}", _RETURN_HINTS)
+    if isinstance(returned, np.ndarray) and returned.size == 1 and np.issubdtype(returned.dtype, np.floating):
+        return float(returned.item())
     if isinstance(returned, Tensor) and returned.numel() == 1 and returned.is_floating_point():
         return returned.item()
     if isinstance(returned, numbers.Real) and not isinstance(returned, bool):

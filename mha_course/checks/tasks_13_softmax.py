@@ -55,6 +55,7 @@ def softmax_cases() -> tuple[Case, ...]:
         _case(11, (2, 3, 7), "scores around +-6000", "float64", 6000),  # exp overflows less the minimum, not the mean
         _case(12, (2, 3, 5), "scores around +-400", "float64", 400),  # exp holds -400, not -800
         _case(12, (2, 3, 5), "scores around +-60", "float32", 60),  # the same in float32
+        _case(15, (2, 3, 5), "scores around +-10000, rows with -inf", "float64", HUGE),  # each row has its own maximum
         _case(13, (1, 1, 3), "", "bfloat16"),
         _case(14, (2, 3, 1), "", "float16"),
         _long(),
@@ -129,12 +130,33 @@ def normalised(axis: int, working: torch.dtype | None, nan: float) -> Callable[[
     return lambda scores: scores.to(working or scores.dtype).softmax(axis).nan_to_num(nan).to(scores.dtype)
 
 
+def plus(e: Tensor, number: float) -> Tensor:
+    """The sum, and a number."""
+    return e.sum(-1, keepdim=True) + number
+
+
 def one_by_one(e: Tensor) -> Tensor:
     """The sum, rounded after each key."""
     total = torch.zeros_like(e[..., :1])
     for key in e.split(1, -1):
         total = total + key
     return total
+
+
+def unless_one_is_empty(x: Tensor) -> Tensor:
+    """No row is shifted if one of them is -inf throughout."""
+    m = x.amax(-1, keepdim=True)
+    return x if m.isinf().any() else x - m
+
+
+def turned(x: Tensor) -> Tensor:
+    """The maximum less the scores."""
+    return highest(x) - x
+
+
+def taken_twice(scores: Scores) -> Scores:
+    """The softmax of the weights."""
+    return scores.softmax(-1).nan_to_num().softmax(-1)
 
 
 def hardest(empty: bool) -> Callable[[Scores], Scores]:

@@ -1,9 +1,6 @@
 """The second exercise of notebook 13: a step of mixed precision training, everything in its order."""
 
-from typing import Any
-
 import torch
-from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from mha_course.checks.task import Task, Variation
@@ -28,24 +25,26 @@ from mha_course.checks.tasks_13_run import (
     unscaled,
     update_first,
 )
+from mha_course.checks.tasks_13_whole import (
+    both_backward,
+    by_hand,
+    clip_by,
+    clip_to_divided,
+    gives_scale,
+    half,
+    lengthen_too,
+    no_update_if_skipped,
+    own_scaler,
+    step_then_unscale,
+    unscale_twice,
+    without_graph,
+)
 
 
 def _alone(fault: str, hints: tuple[str, str], **changes: Fn) -> Variation:
     """A fault that is not tried together with others."""
     fn = stepped(**changes)
     return Variation(fault, lambda *inputs: fn(*inputs), hints)
-
-
-def _own_scaler(scale: float) -> Fn:
-    def fn(model: nn.Module, optimizer: Any, scaler: Any, *others: Any) -> Any:
-        return stepped()(model, optimizer, torch.amp.GradScaler("cpu", init_scale=scale), *others)
-
-    return fn
-
-
-def _half(model: nn.Module, optimizer: Any, scaler: Any, loss_fn: Fn, batch: Any, max_norm: float) -> Any:
-    fn = stepped(forward=under(None))
-    return fn(model.half(), optimizer, scaler, loss_fn, tuple(x.half() for x in batch), max_norm)
 
 
 _ORDER = (
@@ -58,7 +57,7 @@ _CLEAR_HINTS = (
 )
 _EARLY_HINTS = (
     "Print p.grad for a parameter just before the step.",
-    "Call optimizer.zero_grad() before backward or after the step, not between them.",
+    "Call scaler.scale(loss).backward(), and optimizer.zero_grad() before it or after the step, not between them.",
 )
 _CLIP_HINTS = (
     "Print the norm of the gradients just before you clip: it is as large as the scale is.",
@@ -99,6 +98,7 @@ _INFINITE_HINTS = (
 _CLIPPED_SCALED = "the gradients are clipped while they are still scaled: unscale_ must come first"
 _NOT_SCALED = "backward is called on the loss that is not scaled"
 _STILL_SCALED = "optimizer.step() uses gradients that are still scaled"
+_NO_UPDATE = "scaler.update() is missing"
 _OFF = "the forward pass is not under autocast"
 _NOT_CLIPPED = "the gradients are not clipped before the step"
 
@@ -130,7 +130,7 @@ training_step = Task(
             stepped(move=lambda scaler, optimizer: optimizer.step()),
             _STEP_HINTS,
         ),
-        Variation("scaler.update() is missing", stepped(update=nothing), _UPDATE_HINTS),
+        Variation(_NO_UPDATE, stepped(update=nothing), _UPDATE_HINTS),
         Variation(_OFF, stepped(forward=under(None)), _CAST_HINTS),
         Variation(
             "the forward pass is in bfloat16, the type of autocast on a CPU if none is named",
@@ -160,13 +160,54 @@ training_step = Task(
             for prepare in (clip_alone, nothing)
             for update in (nothing, lambda scaler: scaler.update())
         ),
+        _alone(
+            "the gradients are cleared after backward, before the step: nothing is left of them",
+            _EARLY_HINTS,
+            prepare=cleared(to_none=False),
+        ),
+        _alone(
+            "no gradients are found: backward is missing or comes too late, or they are cleared after it",
+            _EARLY_HINTS,
+            prepare=cleared(to_none=True),
+        ),
+        _alone(_CLIPPED_SCALED, _CLIP_HINTS, prepare=clip_alone, move=step_then_unscale),
+        _alone(_NO_UPDATE, _UPDATE_HINTS, prepare=nothing, update=nothing),
+        _alone(_NO_UPDATE, _UPDATE_HINTS, prepare=clip_alone, update=nothing),
+        _alone(
+            "max_norm is divided by the scale, and the gradients are still scaled: unscale_ must come first",
+            _CLIP_HINTS,
+            prepare=clip_to_divided,
+        ),
+        _alone(
+            "scaler.unscale_(optimizer) is called twice in one step",
+            ("Count the calls of unscale_ in one step.", "Call scaler.unscale_(optimizer) once, before you clip."),
+            prepare=unscale_twice,
+        ),
+        _alone(
+            "backward is called on the loss and on the scaled loss: their gradients add up",
+            _SCALE_HINTS,
+            backward=both_backward,
+        ),
+        _alone(
+            "backward does not reach the weights: the loss has lost its graph",
+            (
+                "Print loss.requires_grad just before backward.",
+                "Look for detach(), item() and no_grad() before backward: they belong after it.",
+            ),
+            backward=without_graph,
+        ),
+        Variation(
+            "scaler.update() is left out where the step is skipped: it is update that makes the scale smaller",
+            no_update_if_skipped,
+            _UPDATE_HINTS,
+        ),
         *(
-            _alone(
-                "the gradients are cleared after backward, before the step: nothing is left of them",
-                _EARLY_HINTS,
-                prepare=cleared(to_none),
+            Variation(
+                "the loss is scaled by hand, and the scaler has no part in it: no step is skipped",
+                by_hand(scale),
+                _STEP_HINTS,
             )
-            for to_none in (False, True)
+            for scale in (None, 2.0**10, 2.0**16)
         ),
         _alone(
             "scaler.update() is called before scaler.step(optimizer)", _UPDATE_HINTS, move=update_first, update=nothing
@@ -197,13 +238,15 @@ training_step = Task(
             for how, clip in (
                 ("each number to max_norm", lambda model, most: clip_grad_value_(model.parameters(), most)),
                 ("the gradient of each parameter on its own", each_alone),
+                ("by their largest number", clip_by(torch.inf)),
+                ("by the sum of their absolute values", clip_by(1.0)),
                 ("to a norm of 1", lambda model, most: clipped(model, 1.0)),
             )
         ),
         *(
             Variation(
                 "the scaler that is given is not used: each step makes a new one, which has no memory",
-                _own_scaler(scale),
+                own_scaler(scale),
                 (
                     "Print scaler.get_scale() of the scaler that you were given, after a few steps.",
                     "Use the argument scaler: it keeps the scale from one step to the next.",
@@ -213,7 +256,7 @@ training_step = Task(
         ),
         Variation(
             "the model itself is made float16, and the scaler refuses its gradients",
-            _half,
+            half,
             (
                 "Print the type of the parameters: small updates vanish in float16.",
                 "Leave the model in float32, and call loss_fn under autocast.",
@@ -230,6 +273,15 @@ training_step = Task(
             "gradients that are not finite are replaced: the step has to be skipped", _INFINITE_HINTS, prepare=finite
         ),
         _alone("the loss after the step is returned", _GIVE_HINTS, give=lambda loss, scaled, norm, again: again()),
+        _alone(
+            "all gradients are given the norm max_norm: smaller ones are made larger",
+            (
+                "Take a large max_norm: what do your gradients become?",
+                "Multiply only where the norm is above max_norm.",
+            ),
+            prepare=unscale_then(lengthen_too),
+        ),
+        Variation("the scale is returned, not the loss", gives_scale, _GIVE_HINTS),
         _alone(
             "the norm of the gradients is returned, not the loss", _GIVE_HINTS, give=lambda loss, scaled, norm, _: norm
         ),

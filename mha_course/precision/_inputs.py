@@ -1,5 +1,6 @@
 """What the tools for number formats ask of their arguments."""
 
+import math
 import numbers
 
 from torch import Tensor
@@ -14,7 +15,10 @@ def check_floating(name: str, x: Tensor) -> None:
 
 
 def check_real(name: str, x: float) -> float:
-    """Return x as a float; raise unless it is a number."""
+    """Return x as a float, infinite where it is too large for one; raise unless it is a number."""
     if isinstance(x, bool) or not isinstance(x, numbers.Real):
         raise TypeError(f"{name} must be a number, got {type(x).__name__}")
-    return float(x)
+    try:
+        return float(x)
+    except OverflowError:  # integers and fractions have no largest
+        return math.inf if x > 0 else -math.inf

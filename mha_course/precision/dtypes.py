@@ -1,9 +1,10 @@
 """Which type each operation of a module really uses under autocast, forward and backward: found by running it."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ def trace_dtypes(
     converted anew for each use, where autocast outside of this function would keep what it has converted.
 
     Args:
-        module: a module, or a function of tensors.
+        module: a module, or a function. What it computes with may be arguments, or held by it.
         args, kwargs: what it is called with.
         dtype: the low type of autocast.
         device_type: where the module lies, "cpu" or "cuda" for instance.
@@ -107,26 +108,34 @@ def trace_dtypes(
         raise TypeError(f"module must be a module or a function, got {type(module).__name__}")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise TypeError(f"dtype must be a floating point type, got {dtype}")
-    buffers = [(b, b.clone()) for b in (module.buffers() if isinstance(module, nn.Module) else ())]
     recorder = _Recorder()
     options: dict[str, Any] = {"device_type": device_type, "dtype": dtype}
-    try:
-        with torch.random.fork_rng(device_type="cuda" if device_type == "cpu" else device_type):
-            with torch.set_grad_enabled(backward), torch.autocast(**options, enabled=enabled, cache_enabled=False):
-                with recorder:
-                    out = module(*args, **kwargs)
-            if backward:
-                _run_backward(recorder, options, out, [*_leaves(module), *_tensors((args, kwargs))])
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+    with torch.random.fork_rng(device_type="cuda" if device_type == "cpu" else device_type), _own_buffers(module):
+        with torch.set_grad_enabled(backward), torch.autocast(**options, enabled=enabled, cache_enabled=False):
+            with recorder:
+                out = module(*args, **kwargs)
+        if backward:
+            _run_backward(recorder, options, out, list(_tensors((args, kwargs))))
     return DtypeTrace(tuple(Op(*row, count) for row, count in recorder.ran.items()))
 
 
-def _run_backward(recorder: _Recorder, options: dict[str, Any], out: Any, tensors: list[Tensor]) -> None:
+@contextlib.contextmanager
+def _own_buffers(module: Any) -> Iterator[None]:
+    """Let a module compute with copies of its buffers, so that it can change neither them nor which it holds."""
+    held = [(m, m._buffers) for m in module.modules()] if isinstance(module, nn.Module) else []
+    copies = {id(b): b.clone() for _, buffers in held for b in buffers.values() if b is not None}
+    try:
+        for m, buffers in held:
+            m._buffers = {name: copies.get(id(b)) for name, b in buffers.items()}
+        yield
+    finally:
+        for m, buffers in held:
+            m._buffers = buffers
+
+
+def _run_backward(recorder: _Recorder, options: dict[str, Any], out: Any, given: list[Tensor]) -> None:
     ends = [x for x in _tensors(out) if x.requires_grad]
-    starts = list({id(x): x for x in tensors if x.requires_grad}.values())
+    starts = _starts(ends, [x for x in given if x.requires_grad])
     if not ends or not starts:
         raise ValueError("an output of module must need a gradient, got none that does: pass backward=False")
     ones = [torch.ones_like(x) for x in ends]
@@ -135,8 +144,21 @@ def _run_backward(recorder: _Recorder, options: dict[str, Any], out: Any, tensor
         torch.autograd.grad(ends, starts, ones, allow_unused=True)  # leaves .grad alone
 
 
-def _leaves(module: Any) -> list[nn.Parameter]:
-    return list(module.parameters()) if isinstance(module, nn.Module) else []
+def _starts(ends: list[Tensor], given: list[Tensor]) -> list[Tensor]:
+    """What the ends were computed from: the given tensors, and the leaves, which a module or a function holds."""
+    starts = {id(x): x for x in given}
+    seen = {x.grad_fn for x in given}  # not beyond them
+    nodes = [x.grad_fn for x in ends]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().endswith("AccumulateGrad"):
+            leaf = cast(Any, node).variable
+            starts[id(leaf)] = leaf
+        nodes += [before for before, _ in node.next_functions]
+    return list(starts.values())
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

@@ -111,7 +111,7 @@ class Format:
             TypeError: x is not a floating point tensor.
         """
         check_floating("x", x)
-        x = x.detach().double()
+        x = x.detach().resolve_neg().double()
         step = self._step(x)
         rounded = torch.round(x / step) * step  # a power of two divides without error; torch.round takes ties to even
         top = self.largest
@@ -135,7 +135,7 @@ class Format:
             TypeError: x is not a floating point tensor.
         """
         check_floating("x", x)
-        x = x.detach().double()
+        x = x.detach().resolve_neg().double()
         return torch.where(x.abs() <= self.largest, self._step(x), math.nan)
 
     def bits_of(self, x: float) -> Bits:

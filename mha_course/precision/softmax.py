@@ -79,7 +79,7 @@ def stable_softmax(scores: Float[Tensor, "*sizes"], dim: int = -1) -> Float[Tens
     The largest exponential is 1, so none overflows, and the sum is at least 1, so nothing is divided by 0.
 
     Args:
-        scores: any sizes, floating point. The computation stays in their type.
+        scores: any sizes, floating point. The computation stays in their type, only the sum has float32 at least.
         dim: the axis whose weights sum to 1, that of the keys.
 
     Returns:
@@ -93,5 +93,6 @@ def stable_softmax(scores: Float[Tensor, "*sizes"], dim: int = -1) -> Float[Tens
         return scores.clone()
     highest = scores.detach().amax(dim=dim, keepdim=True)  # shifting all scores alike changes no weight, nor a gradient
     exponentials = (scores - highest.masked_fill(highest == -math.inf, 0.0)).exp()
-    total = exponentials.sum(dim=dim, keepdim=True)
-    return exponentials / total.masked_fill(total == 0, 1.0)
+    # float16 cannot hold a sum above 65504, that of more than 65504 equal scores
+    total = exponentials.sum(dim=dim, keepdim=True, dtype=torch.promote_types(scores.dtype, torch.float32))
+    return (exponentials / total.masked_fill(total == 0, 1.0)).to(scores.dtype)

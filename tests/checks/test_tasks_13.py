@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from mha_course.checks import check, engine
@@ -63,6 +64,11 @@ def step(
     return fn
 
 
+def exp2_softmax(scores):
+    e = torch.exp2(scores - scores.amax(-1, keepdim=True))
+    return (e / e.sum(-1, keepdim=True)).nan_to_num()
+
+
 def winner(scores):
     return torch.zeros_like(scores).scatter(-1, scores.argmax(-1, keepdim=True), 1)
 
@@ -75,7 +81,7 @@ SOFTMAX = [
     (softmax(shift=lambda x: x), "the maximum is not subtracted before exp"),
     (softmax(first=torch.Tensor.float, shift=lambda x: x), "the maximum is not subtracted before exp"),
     (softmax(first=torch.Tensor.double, shift=lambda x: x, last=lambda w: w), "the maximum is not subtracted"),
-    (softmax(shift=lambda x: x - x.max()), "one maximum of all scores is subtracted"),
+    (softmax(shift=lambda x: x - x.max()), "one maximum of several rows is subtracted"),
     (softmax(shift=lambda x: x - x.amax(-2, keepdim=True)), "the maximum is taken along another axis"),
     (softmax(shift=lambda x: x - x.amin(-1, keepdim=True)), "the minimum of each row is subtracted"),
     (softmax(shift=lambda x: x - x.mean(-1, keepdim=True)), "the mean of each row is subtracted"),
@@ -83,7 +89,35 @@ SOFTMAX = [
     (softmax(shift=lambda x: x / x.amax(-1, keepdim=True)), "scores are divided by their maximum"),
     *((clamped(-most, most), "scores are clamped, not shifted") for most in (10, 50, 80, 88, 100)),
     (clamped(None, 80), "scores are clamped, not shifted"),
+    (softmax(shift=lambda x: x - x.amax((-2, -1), keepdim=True)), "one maximum of several rows is subtracted"),
+    (
+        softmax(shift=lambda x: x if (m := x.amax(-1, keepdim=True)).isinf().any() else x - m),
+        "one row of -inf keeps all rows from being shifted",
+    ),
+    (softmax(shift=lambda x: x - x[..., :1]), "another score of each row is subtracted"),
+    (softmax(shift=lambda x: x - x.median(-1, keepdim=True).values), "another score of each row is subtracted"),
+    (softmax(shift=lambda x: x + x.amax(-1, keepdim=True)), "the maximum is added, not subtracted"),
+    (softmax(shift=lambda x: x.amax(-1, keepdim=True) - x), "the signs of the scores are turned"),
+    (lambda scores: exp2_softmax(scores), "powers of 2 are taken"),
+    (lambda scores: (scores.sigmoid() / scores.sigmoid().sum(-1, keepdim=True)).nan_to_num(), "the sigmoid is taken"),
+    (lambda scores: (scores / scores.shape[-1] ** 0.5).softmax(-1).nan_to_num(), "the scores are divided by a square"),
+    (softmax(total=lambda e: e.sum(-2, keepdim=True)), "the exponentials are summed along another axis"),
+    (softmax(total=lambda e: 1 + e.sum(-1, keepdim=True)), "a number is added to the sum"),
+    (softmax(total=lambda e: e.sum(-1, keepdim=True) + 1e-2), "a number is added to the sum"),
+    (
+        lambda scores: F.normalize(softmax(total=torch.ones_like)(scores), dim=-1),
+        "the exponentials are divided by thei",
+    ),
+    *(
+        (
+            lambda scores, low=low: scores.to(low).softmax(-1).nan_to_num().to(scores.dtype),
+            "it computes in a smaller type than that of the scores",
+        )
+        for low in (torch.float16, torch.bfloat16, torch.float32)
+    ),
+    (lambda scores: scores.log_softmax(-1).exp().nan_to_num().softmax(-1), "the softmax is taken twice"),
     (softmax(last=lambda w: w), EMPTY),
+    (lambda scores: F.log_softmax(scores.float(), -1).exp().type_as(scores), EMPTY),
     (
         softmax(shift=lambda x: (x - x.amax(-1, keepdim=True)).nan_to_num(0, neginf=-torch.inf)),
         "rows that are -inf throughout give equal",
@@ -102,6 +136,65 @@ SOFTMAX = [
 def divided(model, optimizer, scaler, max_norm):
     for p in model.parameters():
         p.grad /= scaler.get_scale()
+
+
+class Unmoved:
+    """A loss whose backward is never called."""
+
+    def __init__(self, loss):
+        self.loss = loss
+
+    def backward(self):
+        pass
+
+
+def to_max_norm(model, optimizer, scaler, max_norm):
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    for p in model.parameters():
+        p.grad.mul_(max_norm / norm)
+
+
+def scaled_by_hand(model, optimizer, scaler, loss_fn, batch, max_norm):
+    fixed = torch.amp.GradScaler("cpu", init_scale=512.0)
+    return step(grow=lambda scaler, loss: 512 * loss, order=("divide", "clip", "plain step"), divide=divided)(
+        model, optimizer, fixed, loss_fn, batch, max_norm
+    )
+
+
+def skipped_by_hand(model, optimizer, scaler, loss_fn, batch, max_norm):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model, *batch)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = clip_grad_norm_(model.parameters(), max_norm)
+    if norm.isfinite():
+        scaler.step(optimizer)
+        scaler.update()
+    return loss.item()
+
+
+def returns_the_scale(*arguments):
+    step()(*arguments)
+    return arguments[2].get_scale()
+
+
+def without_gradients(model, optimizer, scaler, loss_fn, batch, max_norm):
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model, *batch)
+    scaler.scale(loss).backward()
+
+
+def clipping(**options):
+    return step(
+        order=("unscale", "own clip", "step", "update"),
+        **{"own clip": lambda model, optimizer, scaler, most: clip_grad_norm_(model.parameters(), most, **options)},
+    )
+
+
+def twice(scaler, loss):
+    loss.backward(retain_graph=True)
+    return scaler.scale(loss)
 
 
 OFF, NEVER = "the forward pass is not under autocast", "the gradients are never cleared"
@@ -128,6 +221,31 @@ STEP = [
     (step(order=("unscale", "clip")), "no step is made"),
     (step(order=("divide", "clip", "step", "update"), divide=divided), "the gradients are divided by the scale twice"),
     (step(order=("unscale", "clip", "step", "plain step", "update")), "two steps are made with the same gradients"),
+    (step(order=("unscale", "unscale", "clip", "step", "update")), "scaler.unscale_(optimizer) is called twice"),
+    (step(order=("unscale", "clip", "step", "update", "update")), "scaler.update() is called twice in one step"),
+    (step(order=("clip", "step", "unscale", "update")), CLIP),
+    (
+        step(
+            order=("small clip", "step", "update"),
+            **{"small clip": lambda m, _, scaler, most: clip_grad_norm_(m.parameters(), most / scaler.get_scale())},
+        ),
+        "max_norm is divided by the scale",
+    ),
+    (step(grow=twice), "backward is called on the loss and on the scaled loss"),
+    (step(grow=lambda scaler, loss: scaler.scale(loss.detach())), "backward does not reach the weights"),
+    (without_gradients, "backward does not reach the weights"),
+    (step(grow=lambda scaler, loss: Unmoved(scaler.scale(loss))), "no gradients are found"),
+    (step(order=("step",)), "scaler.update() is missing"),
+    (step(order=("clip", "step")), "scaler.update() is missing"),
+    (skipped_by_hand, "scaler.update() is left out where the step is skipped"),
+    (scaled_by_hand, "the loss is scaled by hand"),
+    (returns_the_scale, "the scale is returned, not the loss"),
+    (clipping(norm_type=torch.inf), "the gradients are not clipped before the step to max_norm, but by their largest"),
+    (clipping(norm_type=1), "the gradients are not clipped before the step to max_norm, but by the sum"),
+    (
+        step(order=("unscale", "to max_norm", "step", "update"), **{"to max_norm": to_max_norm}),
+        "all gradients are given the norm max_norm",
+    ),
     (step(enabled=False), OFF),
     (step(dtype=torch.bfloat16), "the forward pass is in bfloat16"),
     (step(give=lambda loss: None), "it returns None, perhaps the return is missing"),
@@ -194,7 +312,13 @@ def test_the_references_overflow_where_they_should():
     torch.testing.assert_close(found[2][1][1], found[2][1][0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("of", [float, np.float32, torch.detach, lambda loss: loss, lambda loss: loss.reshape(1)])
+OF = [
+    *(float, np.float32, torch.detach, lambda loss: loss, lambda loss: loss.reshape(1)),
+    *(lambda loss: loss.detach().numpy(), lambda loss: loss.detach().numpy().reshape(1)),
+]
+
+
+@pytest.mark.parametrize("of", OF)
 def test_a_loss_may_be_any_single_number(of):
     assert check("training_step", step(give=lambda loss: of(loss if of is not np.float32 else loss.item())))
 

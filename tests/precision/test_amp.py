@@ -1,5 +1,7 @@
 """A training step in mixed precision."""
 
+import contextlib
+import copy
 import math
 
 import pytest
@@ -95,6 +97,45 @@ def test_forward_is_under_autocast_and_backward_is_not(batch, dtype):
     assert seen == [dtype, (dtype, False)]
 
 
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW], ids=["SGD", "AdamW"])
+@pytest.mark.parametrize("outer", [None, True, False], ids=["alone", "in autocast", "in autocast that is off"])
+def test_twenty_steps_are_those_of_a_loop_by_hand(make, outer):
+    generator = torch.Generator().manual_seed(1)
+    (model, _), (by_hand, _) = fresh(), fresh()
+    optimizer, optimizer_by_hand = (make(m.parameters(), lr=0.01) for m in (model, by_hand))
+    scaler, scaler_by_hand = (GradScaler("cpu", init_scale=2.0**16, growth_interval=3) for _ in range(2))
+    skipped = []
+    for i in range(20):
+        target = torch.randn(7, 2, generator=generator) * (1e6 if i in (3, 4, 11) else 1)
+        x = torch.randn(7, 5, generator=generator)
+        before = by_hand.weight.detach().clone()
+        optimizer_by_hand.zero_grad()
+        with torch.autocast("cpu", dtype=FP16):
+            loss = loss_fn(by_hand, x, target)
+        scaler_by_hand.scale(loss).backward()
+        scaler_by_hand.unscale_(optimizer_by_hand)
+        norm = nn.utils.clip_grad_norm_(by_hand.parameters(), 0.5)
+        scaler_by_hand.step(optimizer_by_hand)
+        scaler_by_hand.update()
+        step = amp_step(model, optimizer, loss_fn, x, target, dtype=FP16, scaler=scaler, max_norm=0.5)
+        skipped.append(step.skipped)
+        assert step.loss == loss.item()
+        torch.testing.assert_close(step.grad_norm, norm.item(), rtol=0, atol=0, equal_nan=True)
+        assert step.skipped == torch.equal(by_hand.weight, before)
+        assert scaler.get_scale() == scaler_by_hand.get_scale()
+        for p, q in zip(model.parameters(), by_hand.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=0, atol=0)
+    assert 2 < sum(skipped) < 10
+    if outer is None:
+        return
+    (inside, _), losses = fresh(), []
+    optimizer = make(inside.parameters(), lr=0.01)
+    with torch.autocast("cpu", dtype=FP16, enabled=outer):  # its cache of weights must not outlive a step
+        for _ in range(3):
+            losses.append(amp_step(inside, optimizer, loss_fn, x, target, dtype=FP16).loss)
+    assert losses[0] > losses[1] > losses[2]
+
+
 class TestSkipped:
     def test_infinite_gradient(self, batch):
         model, optimizer = fresh()
@@ -137,11 +178,91 @@ class TestSkipped:
         step = amp_step(model, optimizer, loss_fn, *batch, dtype=BF16, scaler=GradScaler("cpu", enabled=False))
         assert (step.scale, step.skipped) == (1, False)
 
+    def test_a_scale_that_fell_to_almost_nothing(self, batch):
+        model, optimizer = fresh()
+        before = model.weight.detach().clone()
+        scaler = GradScaler("cpu", init_scale=2.0**-125)
+        for _ in range(2):
+            assert amp_step(model, optimizer, lambda m, x, y: math.nan * m(x).sum(), *batch, dtype=FP16, scaler=scaler)
+        for _ in range(2):
+            with pytest.raises(
+                FloatingPointError, match=r"the scale has fallen to 5\.877e-39: gradients were infinite"
+            ):
+                amp_step(model, optimizer, loss_fn, *batch, dtype=FP16, scaler=scaler)
+        assert torch.equal(model.weight, before)
+
     def test_mode_is_kept(self, batch):
         model, optimizer = fresh()
         model.eval()
         amp_step(model, optimizer, loss_fn, *batch, dtype=BF16)
         assert not model.training
+
+
+def test_sparse_gradients():
+    rows, target = torch.tensor([1, 2, 2]), torch.ones(3, 3)
+    norms, weights = [], []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        model = nn.Embedding(5, 3, sparse=sparse)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        scaler = GradScaler("cpu", init_scale=8.0)
+        step = amp_step(model, optimizer, loss_fn, rows, target, dtype=FP16, scaler=scaler, max_norm=0.25)
+        norms.append(step.grad_norm)
+        weights.append(model.weight.detach())
+    assert norms[0] == pytest.approx(norms[1])
+    assert norms[0] > 0.5
+    torch.testing.assert_close(*weights)
+
+
+def test_without_gradients_around_it(batch):
+    (model, optimizer), (again, optimizer_again) = fresh(), fresh()
+    with torch.no_grad():
+        step = amp_step(model, optimizer, loss_fn, *batch, dtype=BF16)
+        assert not torch.is_grad_enabled()
+    assert step == amp_step(again, optimizer_again, loss_fn, *batch, dtype=BF16)
+    torch.testing.assert_close(model.weight, again.weight, rtol=0, atol=0)
+
+
+class TestAfterAnError:
+    def test_of_the_loss_all_is_as_before(self, batch):
+        model, optimizer = fresh()
+        scaler = GradScaler("cpu", init_scale=8.0)
+        amp_step(model, optimizer, loss_fn, *batch, dtype=FP16, scaler=scaler)
+        before = [t.clone() for p in model.parameters() for t in (p.detach(), p.grad)]
+        states = copy.deepcopy((scaler.state_dict(), optimizer.state_dict()))
+
+        def fails(model, x, y):
+            model(x)
+            raise RuntimeError("on purpose")
+
+        for loss, error in ((fails, RuntimeError), (lambda m, x, y: x.sum(), ValueError)):
+            with pytest.raises(error):
+                amp_step(model, optimizer, loss, *batch, dtype=FP16, scaler=scaler)
+            after = [t for p in model.parameters() for t in (p.detach(), p.grad)]
+            assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+            assert (scaler.state_dict(), optimizer.state_dict()) == states
+            assert not torch.is_autocast_enabled("cpu")
+
+    def test_of_the_optimizer_the_scaler_goes_on(self, batch):
+        class Fails(torch.optim.SGD):
+            def step(self, closure=None):
+                if self.param_groups[0]["lr"] == 0:
+                    raise RuntimeError("on purpose")
+                return super().step(closure)
+
+        model, _ = fresh()
+        optimizer, scaler = Fails(model.parameters(), lr=0), GradScaler("cpu", init_scale=8.0)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            amp_step(model, optimizer, loss_fn, *batch, dtype=FP16, scaler=scaler)
+        optimizer.param_groups[0]["lr"] = 0.1
+        assert not amp_step(model, optimizer, loss_fn, *batch, dtype=FP16, scaler=scaler).skipped
+
+    def test_float16_parameters_made_float32(self, batch):
+        model, optimizer = fresh()
+        scaler = GradScaler("cpu", init_scale=8.0)
+        with contextlib.suppress(ValueError):
+            amp_step(model.half(), optimizer, loss_fn, *batch, dtype=FP16, scaler=scaler)
+        assert not amp_step(model.float(), optimizer, loss_fn, *batch, dtype=FP16, scaler=scaler).skipped
 
 
 @pytest.mark.unchecked
@@ -154,6 +275,8 @@ class TestBadInput:
             ({"dtype": torch.float64}, ValueError, "dtype must be torch.float32, .*, got torch.float64"),
             ({"dtype": BF16, "max_norm": 0.0}, ValueError, "max_norm must be above 0 and finite, got 0.0"),
             ({"dtype": BF16, "max_norm": math.nan}, ValueError, "max_norm must be above 0 and finite, got nan"),
+            ({"dtype": BF16, "max_norm": math.inf}, ValueError, "max_norm must be above 0 and finite, got inf"),
+            ({"dtype": BF16, "max_norm": "1"}, TypeError, "max_norm must be a number, got str"),
         ],
     )
     def test_options(self, batch, options, error, says):
@@ -177,6 +300,13 @@ class TestBadInput:
         model, optimizer = fresh()
         with pytest.raises(error, match=says):
             amp_step(model, optimizer, loss, *batch, dtype=BF16)
+
+    def test_an_optimizer_that_needs_a_closure(self, batch):
+        model, _ = fresh()
+        optimizer = torch.optim.LBFGS(model.parameters())
+        with pytest.raises(ValueError, match="must make its step without a closure, got LBFGS, which needs one"):
+            amp_step(model, optimizer, loss_fn, *batch, dtype=BF16)
+        assert model.weight.grad is None
 
     def test_parameters_of_another_model(self, batch):
         (model, _), (_, optimizer) = fresh(), fresh()

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mha_course import MultiHeadAttention
 from mha_course.precision import DtypeTrace, Op, trace_dtypes
@@ -120,6 +121,41 @@ class TestState:
         assert norm.running_mean.tolist() == [0, 0, 0]
         assert norm.num_batches_tracked.item() == 0
 
+    def test_buffers_that_the_module_replaces(self):
+        class Replaces(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.ones(3))
+                self.register_buffer("mean", torch.zeros(3))
+                self.register_buffer("made", None)
+
+            def forward(self, x):
+                self.mean = self.mean + x.mean(0)
+                self.made = torch.ones(3)
+                return self.weight * x
+
+        module = Replaces()
+        mean = module.mean
+        trace_dtypes(module, torch.ones(5, 3))
+        assert module.mean is mean
+        assert module.mean.tolist() == [0, 0, 0]
+        assert module.made is None
+
+    def test_a_graph_that_waits_for_its_backward(self):
+        class Table(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("table", torch.ones(3))
+
+            def forward(self, x):
+                return x * self.table
+
+        table, x = Table(), torch.ones(3, requires_grad=True)
+        out = table(x)
+        trace_dtypes(table, x)
+        out.sum().backward()  # refused if the buffer had been written to
+        assert x.grad.tolist() == [1, 1, 1]
+
     def test_after_an_error(self):
         class Fails(nn.BatchNorm1d):
             def forward(self, x):
@@ -132,6 +168,32 @@ class TestState:
         assert norm.running_mean.tolist() == [0, 0, 0]
         assert torch.equal(torch.get_rng_state(), state)
         assert not torch.is_autocast_enabled("cpu")
+
+    def test_after_an_error_of_the_backward_pass(self, layer, x):
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, g):
+                raise RuntimeError("on purpose")
+
+        with pytest.raises(RuntimeError, match="on purpose"):
+            trace_dtypes(lambda x: Fails.apply(layer(x)), x)
+        assert not _get_current_dispatch_mode_stack()
+        assert not torch.is_autocast_enabled("cpu")
+        assert all(p.grad is None for p in layer.parameters())
+
+    def test_a_function_that_holds_a_module(self):
+        linear, x = nn.Linear(3, 2), torch.randn(5, 3)
+        assert trace_dtypes(lambda x: linear(x), x) == trace_dtypes(linear, x)
+        assert linear.weight.grad is None
+
+    def test_backward_ends_at_the_arguments(self):
+        x = torch.randn(5, 3, requires_grad=True).exp()
+        trace = trace_dtypes(nn.Linear(3, 2), x)
+        assert {r.name for r in trace.rows if r.phase == "backward"} == {"mm", "sum", "_to_copy"}
 
     def test_outputs_in_a_tuple(self):
         x = torch.randn(3, 3, requires_grad=True)
@@ -151,5 +213,6 @@ class TestBadInput:
             trace_dtypes(layer, x, dtype=dtype)
 
     def test_nothing_needs_a_gradient(self, x):
-        with pytest.raises(ValueError, match="must need a gradient, got none that does: pass backward=False"):
-            trace_dtypes(torch.exp, x)
+        for fn, of in ((torch.exp, x), (torch.detach, x.clone().requires_grad_())):
+            with pytest.raises(ValueError, match="must need a gradient, got none that does: pass backward=False"):
+                trace_dtypes(fn, of)

@@ -54,6 +54,30 @@ def test_the_module_is_untouched(layer):
     assert layer.k_proj.weight.grad is None
 
 
+def test_an_autocast_around_it_changes_nothing(layer):
+    x = torch.randn(2, 11, 24)
+    alone = errors_against_float64(layer, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert errors_against_float64(layer, x) == alone
+
+
+def test_each_run_starts_from_the_same_buffers():
+    class Counts(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 2)
+            self.register_buffer("n", torch.ones(1))
+
+        def forward(self, x):
+            self.n.add_(1)
+            return super().forward(x) * self.n
+
+    counts = Counts()
+    errors = errors_against_float64(counts, torch.randn(5, 3), dtypes=DTYPES[::-1])
+    assert max(max(pair) for pair in errors.values()) < 2e-2
+    assert errors[torch.float32].out < 1e-6
+    assert counts.n.item() == 1
+
+
 @pytest.mark.unchecked
 class TestBadInput:
     def test_arguments(self, layer):

@@ -239,6 +239,22 @@ def test_rounding_keeps_sizes_and_input():
     assert FORMATS["float16"].round(torch.empty(0, 3)).shape == (0, 3)
 
 
+def test_every_layout():
+    form, x = FORMATS["float16"], torch.randn(6, 8, dtype=torch.float64)
+    negative = torch.complex(x, x).conj().imag  # PyTorch notes its sign, and keeps the numbers of x
+    for view in (x.T, x[::2, 1::3], x[:1].expand(5, 8), x[0, 0], negative, x.half()):
+        plain = torch.tensor(view.tolist(), dtype=torch.float64)
+        same(form.round(view), form.round(plain))
+        same(form.spacing(view), form.spacing(plain))
+
+
+@every_format
+def test_integers_beyond_every_float(form):
+    for x, infinity in ((10**400, math.inf), (-(10**400), -math.inf)):
+        assert form.bits_of(x) == form.bits_of(infinity)
+        assert form.neighbours(x).nearest == form.neighbours(infinity).nearest
+
+
 @pytest.mark.unchecked
 class TestBadInput:
     @pytest.mark.parametrize("method", ["round", "spacing"])

@@ -25,8 +25,12 @@ def test_processor(monkeypatch, used, has, processor, want):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
     monkeypatch.setattr(platform, "machine", lambda: processor)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert instruction_set() == want
     assert instruction_set(torch.device("cpu")) == want
+    for limit, said in (("avx2", ", oneDNN limited to AVX2"), ("ALL", "")):
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+        assert instruction_set() == want + said
 
 
 def test_pytorch_cannot_say(monkeypatch):
@@ -35,6 +39,7 @@ def test_pytorch_cannot_say(monkeypatch):
 
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(torch.cpu, "get_capabilities", fails)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert instruction_set() == "CPU with AVX-512"
 
 

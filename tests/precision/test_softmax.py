@@ -121,6 +121,11 @@ class TestStable:
     def test_nan_and_infinity_stay_visible(self, bad):
         assert stable_softmax(torch.tensor([bad, 0.0])).isnan().any()
 
+    def test_more_keys_than_float16_counts(self):
+        weights = stable_softmax(torch.zeros(70_001, dtype=torch.float16))
+        assert weights.dtype == torch.float16
+        torch.testing.assert_close(weights.double(), torch.full((70_001,), 1 / 70_001).double(), rtol=5e-3, atol=0)
+
     @pytest.mark.parametrize("sizes", [(0,), (2, 0), (0, 3)])
     def test_empty(self, sizes):
         assert stable_softmax(torch.empty(sizes)).shape == sizes
