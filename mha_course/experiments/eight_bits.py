@@ -59,17 +59,19 @@ class FewerBits(NamedTuple):
     Attributes:
         trained: (seeds,), in float32.
         rounded: (seeds, bits), the same models with their linear maps quantized.
+        clipped: (seeds,), at the least number of bits, with the ranges of least squared error of their weights.
         aware: (seeds,), at the least number of bits, after more training with rounded weights.
         longer: (seeds,), at the least number of bits, after as much more training in float32.
     """
 
     trained: Float[np.ndarray, " seeds"]
     rounded: Float[np.ndarray, "seeds bits"]
+    clipped: Float[np.ndarray, " seeds"]
     aware: Float[np.ndarray, " seeds"]
     longer: Float[np.ndarray, " seeds"]
 
 
-def fewer_bits(seeds: Sequence[int], bits: Sequence[int], *, steps: int = 300, more: int = 150) -> FewerBits:
+def fewer_bits(seeds: Sequence[int], bits: Sequence[int], *, steps: int = 200, more: int = 150) -> FewerBits:
     """Train small decoders to name the token five places back, then round their weights.
 
     Two layers, E = 16, 4 heads, 24 places, 16 tokens (a guess is right in one of 16 cases). All linear maps are
@@ -83,7 +85,7 @@ def fewer_bits(seeds: Sequence[int], bits: Sequence[int], *, steps: int = 300, m
         more: updates afterwards.
 
     Returns:
-        FewerBits(trained, rounded, aware, longer).
+        FewerBits(trained, rounded, clipped, aware, longer).
 
     Raises:
         TypeError: steps or more is not an integer.
@@ -93,7 +95,7 @@ def fewer_bits(seeds: Sequence[int], bits: Sequence[int], *, steps: int = 300, m
     check_integer("more", more, least=1)
     if not bits:
         raise ValueError("bits must hold at least one number, got none")
-    trained, rounded, aware, longer = [], [], [], []
+    trained, rounded, clipped, aware, longer = [], [], [], [], []
     for seed in seeds:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -101,12 +103,13 @@ def fewer_bits(seeds: Sequence[int], bits: Sequence[int], *, steps: int = 300, m
         _train(model, steps, 3e-3, seed)
         trained.append(accuracy(model))
         rounded.append([accuracy(quantize_module(model, bits=b)) for b in bits])
+        clipped.append(accuracy(quantize_module(model, bits=min(bits), calibration="mse")))
         prepared, plain = prepare_qat(model, bits=min(bits)), copy.deepcopy(model)
         for each in (prepared, plain):
             _train(each, more, 1e-3, seed + 1000)
         aware.append(accuracy(convert(prepared)))
         longer.append(accuracy(quantize_module(plain, bits=min(bits))))
-    return FewerBits(*map(np.array, (trained, rounded, aware, longer)))
+    return FewerBits(*map(np.array, (trained, rounded, clipped, aware, longer)))
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ from mha_course.explorers.base import Choice, Explorer, Readout, Slider
 
 CONTROLS = (
     Slider("bits", "bits", FEWEST, MOST, 1, 4, digits=0),
-    Slider("outlier", "outlier, std (0: none)", 0, 16, 1, 12, digits=0),
+    Slider("outlier", "outlier (0: none)", 0, 16, 1, 12, digits=0),
     Choice("scheme", "a scale for each", SCHEMES, TENSOR),
     Slider("row", "outlier's row", 0, ROWS - 1, 1, 12, digits=0),
     Choice("grid", "grid", GRIDS, SYMMETRIC),

@@ -34,8 +34,29 @@ def short():
 
 
 def test_fewer_bits_has_every_number(short):
-    assert [x.shape for x in short] == [(1,), (1, 2), (1,), (1,)]
+    assert [x.shape for x in short] == [(1,), (1, 2), (1,), (1,), (1,)]
     assert all(((x >= 0) & (x <= 1)).all() for x in short)
+
+
+def test_clipped_is_the_trained_model_with_the_best_ranges_and_fewest_bits(monkeypatch):
+    asked = []
+    real = lesson.quantize_module
+
+    def quantize_module(model, **given):
+        asked.append(given)
+        made = real(model, **given)
+        made.asked = given
+        return made
+
+    def accuracy(model):
+        return 0.75 if getattr(model, "asked", {}).get("calibration") == "mse" else 0.25
+
+    monkeypatch.setattr(lesson, "quantize_module", quantize_module)
+    monkeypatch.setattr(lesson, "accuracy", accuracy)
+    found = lesson.fewer_bits([3], [8, 2], steps=1, more=1)
+    assert found.clipped.tolist() == [0.75]
+    assert {"bits": 2, "calibration": "mse"} in asked
+    assert found.longer.tolist() == found.aware.tolist() == [0.25]
 
 
 def test_fewer_bits_is_the_same_twice_and_leaves_the_generator(short):
