@@ -20,8 +20,8 @@ ROOFS = {
     # by arithmetic: 2 units of 8 numbers, multiply-add, 3 GHz (AVX2); DDR4-3200, one channel of 8 bytes
     (LAPTOP, "float32"): Machine(96e9, 25.6e9),
     (LAPTOP, "bfloat16"): Machine(96e9, 25.6e9),  # no instructions for it: computed in float32
-    # measured, one thread of an AMD EPYC with AVX-512, rounded
-    (SERVER, "float32"): Machine(40e9, 25e9),
+    # measured, one thread of an AMD EPYC with AVX-512 and bfloat16, rounded
+    (SERVER, "float32"): Machine(100e9, 25e9),
     (SERVER, "bfloat16"): Machine(200e9, 25e9),
     # NVIDIA's data sheet of the H200 SXM, 2024; without sparsity, float32 without tensor cores
     (GPU, "float32"): Machine(67e12, 4.8e12),
@@ -154,7 +154,7 @@ def readout(state: State) -> Readout:
         "FLOP per byte": _number(cost.intensity),
         "bound": _bound(state),
         "predicted time": _time(state.seconds),
-        "at": _amount(state.speed, "FLOP/s"),
+        "speed": _amount(state.speed, "FLOP/s"),
     }
     rows = [
         (state.step, "in one kernel" if state.step == "attention" else state.dtype),

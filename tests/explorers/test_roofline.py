@@ -98,7 +98,7 @@ def test_readout_by_hand() -> None:
         "FLOP per byte": "25.6",
         "bound": "compute",
         "predicted time": "11.2 ms",
-        "at": "96 GFLOP/s",
+        "speed": "96 GFLOP/s",
     }
     assert rows(state()) == expected | dict.fromkeys(found, "?")
     assert rows(shown()) == expected | found
@@ -112,10 +112,10 @@ def test_readout_by_hand() -> None:
     assert found["bytes"] == "524 kB"
     assert found["bound"] == "memory"
     assert found["predicted time"] == "0.109 us"
-    assert found["at"] == "6 TFLOP/s"
+    assert found["speed"] == "6 TFLOP/s"
     found = rows(shown(machine=SERVER, kernel="fused", length="8192", batch="32", width="4096"))
     assert found["attention"] == "in one kernel"
-    assert found["predicted time"] == "880 s"  # 4 x 32 x 8192 x 8192 x 4096 / 40e9
+    assert found["predicted time"] == "352 s"  # 4 x 32 x 8192 x 8192 x 4096 / 100e9
 
 
 @pytest.mark.parametrize(
