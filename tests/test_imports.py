@@ -23,6 +23,7 @@ TABLE = {
     **{name: {"dot_product", "masks", "measure"} for name in BACKENDS},
     **{name: {"multihead", "measure"} for name in TOOLS},
     "quantization": {"multihead", "measure", "cache"},  # it holds a cache of bytes
+    "profiling": {"multihead", "measure", "precision"},  # the name of the machine
     **{name: {"multihead", "positions", "masks", "cache", "tiled"} for name in MODELS},
     "models": {"block", "multihead", "positions", "masks", "cache", "tiled"},  # a decoder is made of blocks
     "checks": MECHANISM,

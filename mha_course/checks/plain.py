@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -41,7 +42,10 @@ class Plain:
     def said(self, name: str, got: float, right: float) -> str:
         """A result that is wrong, beside the right one."""
         words = self.words.get(name)
-        x, y = (repr(words[int(x)]) if words else f"{x:,.0f}" if x == int(x) else f"{x:.4g}" for x in (got, right))
+        digits = next(n for n in range(4, 18) if f"{got:.{n}g}" != f"{right:.{n}g}" or n == 17)
+        x, y = (
+            repr(words[int(x)]) if words else f"{x:,.0f}" if x == int(x) else f"{x:.{digits}g}" for x in (got, right)
+        )
         return f"{name} is {x}, expected {y}"
 
     def _by_name(self, returned: Any, names: Sequence[str]) -> dict[Any, Any] | str:
@@ -62,12 +66,12 @@ class Plain:
         return f"the dict has a key too many, {more[0]!r}" if more else parts
 
     def _number(self, name: str, x: Any) -> float | None:
+        if isinstance(x, Tensor | np.ndarray | np.generic) and np.prod(x.shape) == 1:
+            x = x.item()
         if name in self.words:
             word = x.strip().lower() if isinstance(x, str) else None
             return float(self.words[name].index(word)) if word in self.words[name] else None
-        if isinstance(x, Tensor | np.ndarray | np.generic) and np.prod(x.shape) == 1:
-            x = x.item()
-        return float(x) if isinstance(x, numbers.Real) and not isinstance(x, bool) else None
+        return float(x) if isinstance(x, numbers.Real | Decimal) and not isinstance(x, bool) else None
 
 
 def _spaced(key: Any) -> str:

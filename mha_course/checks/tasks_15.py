@@ -4,6 +4,7 @@ from functools import partial
 
 from mha_course.checks.plain import Plain
 from mha_course.checks.task import Task, stepped
+from mha_course.checks.tasks_15_more import MORE_FLOPS
 from mha_course.checks.tasks_15_roofline import roofline_seconds
 from mha_course.checks.tasks_15_steps import (
     BOTH,
@@ -276,12 +277,6 @@ attention_flops = Task(
         ),
         *(
             stepped(
-                counted, f"the counts are given in {unit}, not in FLOPs", _SCALE_HINTS, factor=factor_of(2 / by, *STEPS)
-            )
-            for unit, by in (("GFLOP", 1e9), ("MFLOP", 1e6))
-        ),
-        *(
-            stepped(
                 counted,
                 f"each count is multiplied by {by}, the bytes of a number",
                 _SCALE_HINTS,
@@ -289,6 +284,7 @@ attention_flops = Task(
             )
             for by in (4, 8)
         ),
+        *MORE_FLOPS,
     ),
     hints=(
         "Work out B = H = 1, S = 2, E = 3 by hand: how many multiplications does each step take?",

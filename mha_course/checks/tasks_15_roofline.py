@@ -4,6 +4,7 @@ import math
 
 from mha_course.checks.plain import Plain
 from mha_course.checks.task import Task, stepped
+from mha_course.checks.tasks_15_more import MORE_TIMES
 from mha_course.checks.tasks_15_times import no_flops, roofline_cases, timed
 
 _LONGER_HINTS = (
@@ -288,6 +289,7 @@ roofline_seconds = Task(
             no_flops,
             show=lambda seconds, flops, moved, peak, bandwidth: seconds if flops else math.nan,
         ),
+        *MORE_TIMES,
     ),
     hints=(
         "Take 12 FLOPs, 10 bytes, 3 FLOP/s and 5 bytes/s: how long do the FLOPs take, how long the bytes?",

@@ -20,6 +20,8 @@ def roofline_cases() -> tuple[Case, ...]:
         ((5, 13, 7, 11), ""),
         ((3, 2, 601, 13), ""),
         ((0, 13, 7, 3), "a copy: no FLOPs"),
+        ((101, 7, 3, 13), ""),
+        ((5, 17, 71, 3), ""),
     )
     return tuple(Case(dict(zip(names, values, strict=True)), values, note) for values, note in of)
 

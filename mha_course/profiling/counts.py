@@ -47,6 +47,10 @@ class Cost(NamedTuple):
             return NotImplemented
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))
 
+    def __radd__(self, other: Any) -> "Cost":
+        """Itself after the 0 from which `sum` starts."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
 
 class Counted(NamedTuple):
     """What PyTorch's counter found.
@@ -105,13 +109,15 @@ def attention_costs(
         each projection; it adds bytes, and by PyTorch's rule no operations.
 
     Raises:
-        TypeError: a size is not an integer.
+        TypeError: a size is not an integer; explicit, backward or mask is not True or False.
         ValueError: a size is below 1; Hkv does not divide H; H does not divide E and D is None.
 
     Source: Williams, Waterman and Patterson 2009, section 3 (operational intensity).
     """
     B, T, S, E, H = (size(name, n, 0) for name, n in zip("BTSEH", (B, T, S, E, H), strict=True))
     Hkv, itemsize = size("Hkv", Hkv, H), size("itemsize", itemsize, 0)
+    for name, answer in {"explicit": explicit, "backward": backward, "mask": mask}.items():
+        check_bool(name, answer)
     if H % Hkv:
         raise ValueError(f"Hkv must divide H, got {Hkv} and {H}")
     if D is None and E % H:
@@ -155,7 +161,7 @@ def counted(fn: Callable[[], Any]) -> Counted:
 
     `torch.utils.flop_counter.FlopCounterMode` with one addition: it knows the fused attention kernels of GPUs but not
     that of the CPU, and leaves its products out. They are counted here as its formula for the others counts them, two
-    products forward and five backward, whatever a mask hides.
+    products forward and five backward, whatever a mask hides. Not seen is what fn does in threads of its own.
 
     Args:
         fn: called without arguments; with its backward pass, if it runs one.
@@ -172,6 +178,12 @@ def counted(fn: Callable[[], Any]) -> Counted:
         _ran(fn())
     found = {str(name).removeprefix("aten."): n for name, n in counter.get_flop_counts().get("Global", {}).items()}
     return Counted(counter.get_total_flops(), dict(sorted(found.items(), key=lambda item: -item[1])))
+
+
+def check_bool(name: str, answer: bool) -> None:
+    """Raise unless answer is True or False."""
+    if not isinstance(answer, bool):
+        raise TypeError(f"{name} must be True or False, got {type(answer).__name__}")
 
 
 def _cost(flops: int, read: int, written: int, itemsize: int, exps: int = 0) -> Cost:

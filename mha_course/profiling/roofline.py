@@ -4,16 +4,19 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from mha_course.measure import _no_garbage_collection, _seconds
+from mha_course.precision import instruction_set
 from mha_course.profiling.counts import Cost
 
 
-class Machine(NamedTuple):
+@dataclass(frozen=True)
+class Machine:
     """What a machine can do at most.
 
     Attributes:
@@ -22,6 +25,10 @@ class Machine(NamedTuple):
         exp_rate: exponentials a second; infinity if they are not to be counted.
         name: of the machine.
         threads: with which this was measured.
+
+    Raises:
+        TypeError: a rate is not a number.
+        ValueError: a rate is not positive; peak or bandwidth is infinite.
     """
 
     peak: float
@@ -30,13 +37,24 @@ class Machine(NamedTuple):
     name: str = ""
     threads: int = 1
 
+    def __post_init__(self) -> None:
+        """Refuse rates by which nothing can be divided."""
+        for rate in ("peak", "bandwidth", "exp_rate"):
+            _check_positive(rate, getattr(self, rate), finite=rate != "exp_rate")
+
     @property
     def ridge(self) -> float:
         """The intensity, in operations a byte, from which on computing takes longer than moving: peak / bandwidth."""
         return self.peak / self.bandwidth
 
     def attainable(self, intensity: float) -> float:
-        """Return the operations a second that a step of this intensity can reach: min(peak, bandwidth * intensity)."""
+        """Return the operations a second that a step of this intensity can reach: min(peak, bandwidth * intensity).
+
+        Raises:
+            ValueError: intensity is not at least 0.
+        """
+        if not intensity >= 0:
+            raise ValueError(f"intensity must be at least 0, got {intensity}")
         return min(self.peak, self.bandwidth * intensity)
 
     def parts(self, cost: Cost) -> dict[str, float]:
@@ -70,28 +88,27 @@ def measure_machine(
     numbers: a CPU may compute many times slower with subnormal ones, those below 1.2e-38 in float32.
 
     Args:
-        dtype: of the numbers; floating point.
+        dtype: of the numbers; floating point, of at least 2 bytes.
         device: "cpu", or a CUDA device.
         seconds: about how long to measure; at least three rounds are made.
 
     Returns:
-        Machine; its name says the instructions that PyTorch uses, or the GPU.
+        Machine; its name is that of `precision.instruction_set`: the instructions that PyTorch uses, or the GPU.
 
     Raises:
-        TypeError: dtype is not a floating point type; seconds is not a number.
-        ValueError: device is neither a CPU nor a CUDA device; seconds is not positive and finite.
+        TypeError: dtype is not a floating point type of at least 2 bytes; seconds is not a number.
+        ValueError: device is neither a CPU nor a CUDA device that is there; seconds is not positive and finite.
 
     Source: Williams, Waterman and Patterson 2009, section 3, which measures bandwidth likewise.
     """
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise TypeError(f"dtype must be a floating point type, got {dtype}")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"seconds must be a number, got {type(seconds).__name__}")
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"seconds must be positive and finite, got {seconds}")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+        raise TypeError(f"dtype must be a floating point type of at least 2 bytes, got {dtype}")
+    _check_positive("seconds", seconds)
     device = torch.device(device)
     if device.type not in _SIZES:
         raise ValueError(f"device must be a CPU or a CUDA device, got {device}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device must be one of {torch.cuda.device_count()} CUDA devices, got {device}")
     end = time.perf_counter() + seconds
     work, calls = _work(_SIZES[device.type], dtype, device)
     taken: dict[str, list[float]] = {name: [] for name in work}
@@ -101,13 +118,15 @@ def measure_machine(
                 call()  # what should be in the cache has left it for the stream
                 taken[name].append(_seconds(call))
     rates = {name: work[name] / statistics.median(times) for name, times in taken.items()}
-    name = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"CPU, {torch.backends.cpu.get_cpu_capability()}"
-    )
     peak = max(rates["projection"], rates["heads"])
-    return Machine(peak, rates["stream"], rates["softmax"], name, torch.get_num_threads())
+    return Machine(peak, rates["stream"], rates["softmax"], instruction_set(device), torch.get_num_threads())
+
+
+def _check_positive(name: str, x: float, finite: bool = True) -> None:
+    if isinstance(x, bool) or not isinstance(x, int | float):
+        raise TypeError(f"{name} must be a number, got {type(x).__name__}")
+    if not x > 0 or (finite and x == math.inf):
+        raise ValueError(f"{name} must be positive{' and finite' * finite}, got {x}")
 
 
 class _Sizes(NamedTuple):

@@ -1,5 +1,6 @@
 """The steps of multi-head attention timed one by one, and held against what they should take."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 
 from mha_course.measure import Timing, _check_count, _no_garbage_collection, _seconds
 from mha_course.multihead import MultiHeadAttention
+from mha_course.multihead._inputs import autocasts
 from mha_course.multihead.steps import merge_heads, one_per_query_head
-from mha_course.profiling.counts import Cost
+from mha_course.profiling.counts import Cost, check_bool
 from mha_course.profiling.roofline import Machine
 
 Step = Callable[[], Any]
@@ -33,8 +35,8 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted; above 1, the step is slower than the machine could be."""
-        return self.measured / self.predicted
+        """Measured over predicted; above 1, slower than the machine could be; infinite where 0 is predicted."""
+        return self.measured / self.predicted if self.predicted else math.inf
 
 
 class Comparison(tuple[Row, ...]):
@@ -44,11 +46,12 @@ class Comparison(tuple[Row, ...]):
 
     def __repr__(self) -> str:
         """One line for each step, the sum in the last."""
-        lines = [f"{'step':14}{'predicted':>13}{'measured':>13}{'ratio':>8}  bound"]
+        wide = max([14, *(len(row.step) + 1 for row in self)])
+        lines = [f"{'step':{wide}}{'predicted':>13}{'measured':>13}{'ratio':>8}  bound"]
         total = Row("sum", sum(row.predicted for row in self), sum(row.measured for row in self), "")
         for row in (*self, total):
             times = f"{1e3 * row.predicted:10.3f} ms{1e3 * row.measured:10.3f} ms{row.ratio:8.2f}"
-            lines.append(f"{row.step:14}{times}  {row.bound}".rstrip())
+            lines.append(f"{row.step:{wide}}{times}  {row.bound}".rstrip())
         return "\n".join(lines)
 
 
@@ -67,15 +70,17 @@ def step_times(
         module: with four `nn.Linear`; its dropout and its backend are not used.
         x: (B, S, E).
         repeats: number of times taken of each step, at least 1.
-        backward: time the backward pass of each step instead. The gradients that enter it are noise.
+        backward: time the backward pass of each step instead. The gradients that enter it are noise. The random state
+            of PyTorch is the same afterwards.
 
     Returns:
         Step -> Timing, named and ordered as by `attention_costs`.
 
     Raises:
         TypeError: module is not a MultiHeadAttention, or a projection is not an nn.Linear; x as in `forward`; repeats
-            is not an integer.
-        ValueError: x as in `forward`, or it has no samples or tokens; repeats is below 1.
+            is not an integer; backward is not True or False.
+        ValueError: x as in `forward`, or it has no samples or tokens, or lies on "meta"; repeats is below 1.
+        RuntimeError: autocast is on, which would not reach the steps.
     """
     if not isinstance(module, MultiHeadAttention):
         raise TypeError(f"module must be a MultiHeadAttention, got {type(module).__name__}")
@@ -83,24 +88,12 @@ def step_times(
         if type(getattr(module, name)) is not nn.Linear:
             raise TypeError(f"module.{name} must be an nn.Linear, got {type(getattr(module, name)).__name__}")
     _check_count("repeats", repeats, 1)
-    run = module.trace(x)
-    if not x.numel():
-        raise ValueError(f"x must hold at least one sample and one token, got {tuple(x.shape)}")
-    k, v = (one_per_query_head(heads, run.q).flatten(0, 1).contiguous() for heads in (run.k, run.v))  # (B H, S, D)
-    q = (run.q * run.q.shape[-1] ** -0.5).flatten(0, 1).contiguous()
-    rows, heads = x.detach().flatten(0, 1), merge_heads(run.heads).flatten(0, 1)  # (B S, E), (B S, H D)
-    scores = run.scores.flatten(0, 1)
-    weights = scores.softmax(-1)
-    del run
-    calls = {
-        "q_proj": _project(module.q_proj, rows, backward),
-        "k_proj": _project(module.k_proj, rows, backward),
-        "v_proj": _project(module.v_proj, rows, backward),
-        "scores": _multiply(q, k.mT, backward),
-        "softmax": _softmax(scores, weights, backward),
-        "weighted sum": _multiply(weights, v, backward),
-        "out_proj": _project(module.out_proj, heads, backward),
-    }
+    check_bool("backward", backward)
+    device = module.q_proj.weight.device
+    if autocasts(device):
+        raise RuntimeError("step_times must run outside of autocast: convert module and x instead")
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        calls = _calls(module, x, backward)
     names = [*calls]
     taken: dict[str, list[float]] = {name: [] for name in names}
     with _no_garbage_collection():
@@ -132,6 +125,31 @@ def compare(costs: Mapping[str, Cost], times: Mapping[str, Timing], machine: Mac
         raise ValueError(f"costs and times must be of the same steps, got {[*costs]} and {[*times]}")
     rows = ((name, machine.seconds(cost), times[name].median, machine.bound(cost)) for name, cost in costs.items())
     return Comparison(Row(*row) for row in rows)
+
+
+def _calls(module: MultiHeadAttention, x: Tensor, backward: bool) -> dict[str, Step]:
+    """What is timed for each step; dropout and noise draw random numbers."""
+    run = module.trace(x)
+    if not x.numel():
+        raise ValueError(f"x must hold at least one sample and one token, got {tuple(x.shape)}")
+    if x.is_meta:
+        raise ValueError("x must hold numbers, got a tensor on meta")
+    k, v = (one_per_query_head(heads, run.q).flatten(0, 1).contiguous() for heads in (run.k, run.v))  # (B H, S, D)
+    q = (run.q * run.q.shape[-1] ** -0.5).flatten(0, 1).contiguous()
+    scores = run.scores.flatten(0, 1)
+    weights = scores.softmax(-1)
+    heads = merge_heads((weights @ v).view_as(run.heads)).flatten(0, 1)  # (B S, H D), without dropout
+    rows = x.detach().flatten(0, 1)  # (B S, E)
+    del run
+    return {
+        "q_proj": _project(module.q_proj, rows, backward),
+        "k_proj": _project(module.k_proj, rows, backward),
+        "v_proj": _project(module.v_proj, rows, backward),
+        "scores": _multiply(q, k.mT, backward),
+        "softmax": _softmax(scores, weights, backward),
+        "weighted sum": _multiply(weights, v, backward),
+        "out_proj": _project(module.out_proj, heads, backward),
+    }
 
 
 def _project(linear: nn.Linear, x: Tensor, backward: bool) -> Step:

@@ -1,6 +1,9 @@
 """What PyTorch's profiler saw: a table of operations, and a trace to look at."""
 
+import gzip
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +49,7 @@ class Operations(tuple[Operation, ...]):
         for row in self:
             device = f"{1e3 * row.self_device_time:10.3f} ms" if on_device else ""
             times = f"{1e3 * row.self_cpu_time:10.3f} ms{device}"
-            lines.append(f"{row.name:{width}}{row.calls:7}{times}{row.memory / 2**20:10.2f} MiB")
+            lines.append(f"{row.name:{width}}{row.calls:7}{times}{row.memory / 2**20:z10.2f} MiB")
         return "\n".join(lines)
 
 
@@ -69,7 +72,7 @@ def operations(fn: Callable[[], Any], *, top: int = 8, by: str = "self_cpu_time"
     Raises:
         TypeError: fn cannot be called, or returns a generator or coroutine; top or warmup is not an integer.
         ValueError: top is below 1, warmup below 0; by is unknown.
-        RuntimeError: another profiler is recording.
+        RuntimeError: another profiler is recording, or fn runs one.
     """
     _check_count("top", top, 1)
     if not isinstance(by, str) or by not in _ORDERS:
@@ -108,21 +111,29 @@ def export_trace(fn: Callable[[], Any], path: str | os.PathLike[str], *, warmup:
     Raises:
         TypeError: path is not a path; fn cannot be called, or returns a generator or coroutine; warmup is not an
             integer.
-        ValueError: path's folder does not exist, or path is a folder itself; warmup is below 0.
-        RuntimeError: another profiler is recording.
+        ValueError: path's folder does not exist, or path is a folder or a device itself; warmup is below 0.
+        OSError: there is no room for the file, or no right to write it.
+        RuntimeError: another profiler is recording, or fn runs one.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a path, got {type(path).__name__}")
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"path must lie in a folder that exists, got {path}")
-    if path.is_dir():
-        raise ValueError(f"path must name a file, got the folder {path}")
-    unfinished = path.with_name(f".{os.getpid()}-{path.name}")  # beside it, and with its ending
-    with _recorded(fn, warmup) as recorder:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"path must name a file, got {'the folder' if path.is_dir() else 'the device'} {path}")
+    here = path.absolute()  # wherever fn goes
+    unfinished = here.with_name(f".{os.getpid()}-trace")
+    with _recorded(fn, warmup) as recorder, tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder, "trace.json")  # the profiler writes the name into the file, a quotation mark as it is
+        recorder.export_chrome_trace(str(whole))
+        if not whole.exists():
+            raise OSError(f"the profiler could not write its trace in {folder}: is the disk full?")
         try:
-            recorder.export_chrome_trace(str(unfinished))
-            unfinished.replace(path)
+            compressed = path.name.endswith(".gz")
+            with whole.open("rb") as source, (gzip.open if compressed else open)(unfinished, "wb") as target:
+                shutil.copyfileobj(source, target)
+            unfinished.replace(here)
         finally:
             unfinished.unlink(missing_ok=True)
     return path
@@ -145,6 +156,8 @@ def _recorded(fn: Callable[[], Any], warmup: int) -> Iterator[profile]:
         with _without_chatter():
             with recorder:
                 _ran(fn())
+                if not torch.autograd._profiler_enabled():
+                    raise RuntimeError("fn must not run a profiler itself: it ends the one that records")
                 if len(activities) > 1:
                     torch.cuda.synchronize()
             yield recorder

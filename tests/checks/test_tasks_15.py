@@ -1,12 +1,16 @@
 """Right and wrong solutions of notebook 15: FLOPs of each step, the time of a roofline, and how both are read."""
 
+import itertools
 import math
+import operator
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
-from mha_course.checks import check
+from mha_course.checks import check, engine, pairs
 from mha_course.checks.plain import Plain
 from mha_course.multihead import MultiHeadAttention
 from mha_course.profiling import Cost, Machine, attention_costs, counted
@@ -83,6 +87,32 @@ def per_score(each):
     return lambda B, S, E, H: 2 * B * S * S * E + each * B * H * S * S
 
 
+def per_pair(each):
+    return lambda B, S, E, H: 2 * B * S * S * E + each * B * S * S
+
+
+def less_scores(B, S, E, H):
+    return B * H * S * S * (2 * E // H - 1)
+
+
+def less_sum(B, S, E, H):
+    return B * S * E * (2 * S - 1)
+
+
+def parted(**changed):
+    """A solution, some of its steps changed one by one."""
+    return lambda *sizes: flops()(*sizes) | {step: fn(*sizes) for step, fn in changed.items()}
+
+
+def shares(of):
+    def fn(*sizes):
+        counts = flops()(*sizes)
+        return {step: of * count / sum(counts.values()) for step, count in counts.items()}
+
+    return fn
+
+
+LESS = "in each sum one addition less is counted than products"
 FACTOR = "a multiply-add is counted as one FLOP, the factor 2 is missing"
 TWICE = "the heads are counted twice: H heads of width E, not of width E / H"
 ONE_HEAD = "one head alone is counted, of width E / H"
@@ -154,6 +184,43 @@ FLOPS = [
     (flops(times=1e-6), "the counts are given in MFLOP"),
     (flops(times=4), "each count is multiplied by 4"),
     (flops(times=8), "each count is multiplied by 8"),
+    # rarer, or in some of the steps alone
+    (flops(**both(lambda B, S, E, H: 2 * (B * S) ** 2 * E)), "the tokens of all sequences meet each other"),
+    (parted(k_proj=narrow, v_proj=narrow), "the keys and values of one head alone are projected"),
+    (flops(out=lambda B, S, E, H: 2 * B * S * E * E * H), "the whole matrix is counted once for each head"),
+    (flops(qkv=lambda B, S, E, H: 2 * B * S * E * E * H), "the whole matrix is counted once for each head"),
+    *(
+        (parted(**{step: lambda B, S, E, H, by=by: by * B * S * E * E for step in steps}), f"the factor 2 is {fault}")
+        for by, steps, fault in (
+            (1, ("q_proj",), "missing in q_proj"),
+            (1, ("k_proj", "v_proj"), "missing in k_proj and v_proj"),
+            (4, ("out_proj",), "there twice in out_proj"),
+            (4, ("k_proj", "v_proj"), "there twice in k_proj and v_proj"),
+            (4, ("q_proj", "k_proj", "v_proj", "out_proj"), "there twice in q_proj and k_proj and v_proj and out_proj"),
+        )
+    ),
+    (flops(scores=lambda B, S, E, H: 4 * B * S * S * E), "the factor 2 is there twice in scores"),
+    (flops(mixed=lambda B, S, E, H: 4 * B * S * S * E), "the factor 2 is there twice in weighted sum"),
+    (flops(out=one_sequence), "the batch is forgotten in the output projection"),
+    (flops(qkv=one_sequence), "the batch is forgotten in the projections of q, k and v"),
+    (flops(**proj(lambda B, S, E, H: 2 * B * S * E * (E + 1))), "the bias is counted as one more multiply-add"),
+    (flops(**proj(lambda B, S, E, H: B * S * E * (2 * E - 1))), f"{LESS}, in the projections"),
+    (flops(scores=less_scores, mixed=less_sum), f"{LESS}, in scores and weighted sum"),
+    (flops(scores=less_scores), f"{LESS}, in the scores"),
+    (flops(mixed=less_sum), f"{LESS}, in the weighted sum"),
+    *((flops(scores=per_pair(each)), f"{MORE} scores, for one head alone") for each in range(1, 9)),
+    *((flops(mixed=per_pair(each)), f"{MORE} weighted sum, for one head alone") for each in range(1, 9)),
+    *(
+        (flops(**both(lambda B, S, E, H, D=D: 2 * B * H * S * S * D(H, E))), "the width of a head is upside down")
+        for D in (operator.truediv, operator.floordiv)
+    ),
+    (flops(scores=lambda B, S, E, H: 2 * B * H * S**3), "a product of two matrices (S, S) is counted for each head"),
+    (flops(mixed=lambda B, S, E, H: 2 * B * H * S**3), "a product of two matrices (S, S) is counted for each head"),
+    (flops(**proj(lambda B, S, E, H: 2 * E * E), **both(lambda B, S, E, H: 2 * S * E)), "one token alone is counted"),
+    (flops(times=1e-3), "the counts are given in kFLOP"),
+    (flops(times=1e-12), "every count is 0, or next to it"),
+    (flops(times=0), "every count is 0, or next to it"),
+    *((shares(of), "the share of each step is given") for of in (1, 100)),
     # two at once
     (flops(**proj(narrow), **both(of_one_head)), f"two faults: {ONE_HEAD}, in scores and weighted sum; and {NARROW}"),
     # not named
@@ -203,6 +270,7 @@ def first_zero(fn):
     return lambda F, M, P, W: fn(F, M, P, W) if F else (M / W, "memory")
 
 
+BOUND = "the bound is wrong:"
 UP = "the times are upside down"
 INVERTED = "the bound is wrong, as the"
 UPSIDE_DOWN = {"compute": lambda F, P: P / F, "memory": lambda M, W: W / M}
@@ -281,6 +349,42 @@ SECONDS = [
         seconds(of=lambda t_c, t_m, F, M, P, W: F / min(P, W * F / M) if F else math.nan),
         "a step without FLOPs divides by 0",
     ),
+    # rarer
+    (seconds(is_compute=lambda t_c, t_m, F, M, P, W: F > P / W), f"{BOUND} the FLOPs are compared with the ridge"),
+    (seconds(is_compute=lambda t_c, t_m, F, M, P, W: P > W), f"{BOUND} peak and bandwidth are compared with each"),
+    (seconds(is_compute=lambda t_c, t_m, F, M, P, W: F / M > P * W), f"{BOUND} the ridge is taken as peak * bandwidth"),
+    (
+        seconds(is_compute=lambda t_c, t_m, F, M, P, W: F * M > P / W),
+        f"{BOUND} the intensity is taken as flops * bytes",
+    ),
+    (seconds(is_compute=lambda t_c, t_m, F, M, P, W: not F or t_c > t_m), "the bound of a step without FLOPs is"),
+    (
+        seconds(of=lambda t_c, t_m, F, M, P, W: F / min(P, W)),
+        "the attainable rate is the smaller of peak and bandwidth",
+    ),
+    (seconds(of=lambda t_c, t_m, *_: t_c * t_m), "the two times are multiplied"),
+    (seconds(of=lambda t_c, t_m, *_: abs(t_c - t_m)), "the difference of the two times"),
+    (seconds(of=lambda t_c, t_m, F, M, P, W: (F + M) / (P + W)), "the FLOPs and bytes are added, and so are peak and"),
+    (seconds(of=lambda t_c, t_m, *_: 1e9 * max(t_c, t_m)), "the time is in nanoseconds"),
+    (seconds(compute=lambda F, P: F / (P * 1e9)), "peak is taken as if in GFLOP/s"),
+    (seconds(memory=lambda M, W: M / (W * 1e9)), "bandwidth is taken as if in GB/s"),
+    (seconds(of=lambda t_c, t_m, *_: math.ceil(max(t_c, t_m))), "the time is rounded up"),
+    *(
+        (seconds(of=lambda t_c, t_m, *_, digits=digits: round(max(t_c, t_m), digits)), "the time is rounded: digits")
+        for digits in (4, 5)
+    ),
+    *(
+        (seconds(of=of), "the time is bytes_moved / bandwidth in every case, by way of the intensity")
+        for of in (
+            lambda t_c, t_m, F, M, P, W: F / (W * (F / M)),
+            lambda t_c, t_m, F, M, P, W: F / (W * (F / M)) if F else math.nan,
+        )
+    ),
+    (
+        seconds(memory=lambda M, W: M / W, of=lambda t_c, t_m, F, M, P, W: F / max(P, W * F / M)),
+        "the shorter of the two",
+    ),
+    (seconds(of=lambda t_c, t_m, *_: int(max(t_c, t_m))), "the times are cut to whole seconds"),
     # two at once
     (
         seconds(memory=lambda M, W: 8 * M / W, is_compute=lambda t_c, t_m, *_: t_c < t_m),
@@ -295,6 +399,8 @@ SECONDS = [
     (lambda F, M, P, W: [1.0, "memory", 2], "it returns a list of 3, expected 2"),
     (lambda F, M, P, W: (1.0, "ridge"), "bound is 'ridge', not 'memory' or 'compute'"),
     (lambda F, M, P, W: (1.0, 0), "bound is an int, not 'memory' or 'compute'"),
+    (lambda F, M, P, W: (1.0, "memory-bound"), "bound is 'memory-bound', not 'memory' or 'compute'"),
+    (lambda F, M, P, W: ("1.000 s", "memory"), "seconds is '1.000 s', not a number"),
 ]
 
 
@@ -305,6 +411,10 @@ SECONDS = [
         ("attention_flops", lambda *sizes: {step.replace("_", " "): x for step, x in flops()(*sizes).items()}),
         ("attention_flops", lambda *sizes: {step: torch.tensor([x]) for step, x in flops()(*sizes).items()}),
         ("attention_flops", lambda *sizes: {step: np.float32(x) for step, x in flops()(*sizes).items()}),
+        ("attention_flops", lambda *sizes: {step: Decimal(x) for step, x in flops()(*sizes).items()}),
+        ("attention_flops", lambda *sizes: {step: Fraction(x) for step, x in flops()(*sizes).items()}),
+        ("roofline_seconds", lambda *given: (np.float32(seconds()(*given)[0]), np.array(seconds()(*given)[1]))),
+        ("roofline_seconds", lambda F, M, P, W: (Machine(P, W).seconds(Cost(F, M)), Machine(P, W).bound(Cost(F, M)))),
         ("roofline_seconds", seconds()),
         ("roofline_seconds", lambda *given: list(seconds()(*given))),
         ("roofline_seconds", lambda *given: (torch.tensor(seconds()(*given)[0]).double(), seconds()(*given)[1])),
@@ -382,6 +492,15 @@ def test_the_exercise_predicts_what_the_package_predicts():
         assert seconds()(*given) == (machine.seconds(cost), machine.bound(cost))
 
 
+def test_numbers_that_differ_look_different():
+    plain = Plain("tuple", {"word": ("no", "yes")})
+    assert plain.said("x", 1.8571, 13 / 7) == "x is 1.8571, expected 1.85714"
+    assert plain.said("x", 2.5, 2.75) == "x is 2.5, expected 2.75"
+    assert plain.said("x", 1234.0, 4.0) == "x is 1,234, expected 4"
+    assert plain.said("x", 1.0, 1.0) == "x is 1, expected 1"
+    assert plain.said("word", 0, 1) == "word is 'no', expected 'yes'"
+
+
 def test_a_dict_is_read_by_its_keys_and_a_tuple_by_its_places():
     results, wrong = Plain("dict").read({"b_c": 2, "a": 1}, ("a", "b c"))
     assert wrong is None
@@ -390,3 +509,10 @@ def test_a_dict_is_read_by_its_keys_and_a_tuple_by_its_places():
     results, wrong = Plain("tuple", {"word": ("no", "yes")}).read((0.5, " Yes"), ("x", "word"))
     assert wrong is None
     assert [x.item() for x in results] == [0.5, 1]
+
+
+def test_all_pairs_of_faults_are_tried():
+    for name in ("attention_flops", "roofline_seconds"):
+        stepped = [variation.changes.keys() for variation in engine._TASKS[name].variations if variation.changes]
+        apart = [one for one in itertools.combinations(stepped, 2) if not one[0] & one[1]]
+        assert len(apart) <= pairs.MOST

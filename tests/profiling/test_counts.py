@@ -116,8 +116,12 @@ def test_costs_add() -> None:
     assert total.flops == sum(cost.flops for cost in costs.values())
     assert total.bytes == sum(cost.read + cost.written for cost in costs.values())
     assert total.exps == B * H * T * S
-    with pytest.raises(TypeError, match="unsupported operand"):
-        total + 1
+    assert sum(costs.values()) == total
+    for other in (1, 0.0):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            total + other
+        with pytest.raises(TypeError, match="unsupported operand"):
+            other + total
 
 
 def test_intensity() -> None:
@@ -169,6 +173,9 @@ def test_each_size_is_checked(place: int) -> None:
         ({"D": 0}, ValueError, "D must be at least 1, got 0"),
         ({"itemsize": 0}, ValueError, "itemsize must be at least 1, got 0"),
         ({"itemsize": 2.0}, TypeError, "itemsize must be an integer, got float"),
+        ({"explicit": None}, TypeError, "explicit must be True or False, got NoneType"),
+        ({"backward": "no"}, TypeError, "backward must be True or False, got str"),
+        ({"mask": torch.ones(T, S) > 0}, TypeError, "mask must be True or False, got Tensor"),
     ],
 )
 def test_bad_options(options: dict, error: type[Exception], message: str) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable
 
 import pytest
@@ -79,6 +80,31 @@ def test_backward_steps_are_the_gradients(ran: list[Callable]) -> None:
     assert_close(closed(calls["softmax"], "d_scores"), grad)
 
 
+@pytest.mark.parametrize("backward", [True, False])
+def test_dropout_is_not_used_and_nothing_is_changed(ran: list[Callable], backward: bool) -> None:
+    layer, x = MultiHeadAttention(E, H, dropout=0.5), torch.randn(B, S, E, requires_grad=True)
+    before = torch.get_rng_state()
+    step_times(layer, x, backward=backward)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert layer.training
+    assert x.requires_grad
+    assert x.grad is None
+    if not backward:
+        assert_close(ran[-1](), layer.eval()(x).flatten(0, 1))
+
+
+@pytest.mark.parametrize("backward", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_types(dtype: torch.dtype, backward: bool) -> None:
+    times = step_times(MultiHeadAttention(4, 2, dtype=dtype), torch.randn(1, 1, 4).to(dtype), backward=backward)
+    assert [*times] == NAMES
+
+
+def test_numbers_that_are_not_ordinary_are_timed_as_well() -> None:
+    for value in (0.0, 1e-40, math.inf, math.nan):
+        assert [*step_times(MultiHeadAttention(4, 2), torch.full((1, 3, 4), value), repeats=1)] == NAMES
+
+
 def test_steps_are_really_timed() -> None:
     times = step_times(MultiHeadAttention(E, H), torch.randn(B, S, E), repeats=3)
     assert all(len(timing.seconds) == 3 and timing.median > 0 for timing in times.values())
@@ -109,6 +135,19 @@ def test_comparison() -> None:
     ]
 
 
+def test_a_step_that_takes_nothing_and_a_long_name() -> None:
+    costs, times = {"nothing": Cost(), "a step of 19 letters": Cost(100)}, {"nothing": Timing((1.0,))}
+    rows = compare(costs, times | {"a step of 19 letters": Timing((3.0,))}, Machine(100.0, 10.0))
+    assert [row.ratio for row in rows] == [math.inf, 3]
+    assert repr(rows).splitlines() == [
+        "step                     predicted     measured   ratio  bound",
+        "nothing                   0.000 ms  1000.000 ms     inf  memory",
+        "a step of 19 letters   1000.000 ms  3000.000 ms    3.00  compute",
+        "sum                    1000.000 ms  4000.000 ms    4.00",
+    ]
+    assert repr(compare({}, {}, Machine(1.0, 1.0))).splitlines()[1].split() == ["sum", *["0.000", "ms"] * 2, "inf"]
+
+
 def test_comparison_of_other_steps() -> None:
     with pytest.raises(ValueError, match=r"costs and times must be of the same steps, got \['one'\] and \['two'\]"):
         compare({"one": Cost()}, {"two": Timing((1.0,))}, Machine(1.0, 1.0))
@@ -135,6 +174,21 @@ class TestBadInput:
         for shape in ((0, 3, 4), (3, 0, 4)):
             with pytest.raises(ValueError, match="x must hold at least one sample and one token"):
                 step_times(layer, torch.ones(shape))
+
+    def test_meta(self) -> None:
+        with pytest.raises(ValueError, match="x must hold numbers, got a tensor on meta"):
+            step_times(MultiHeadAttention(4, 2, device="meta"), torch.ones(1, 1, 4, device="meta"))
+
+    def test_autocast(self) -> None:
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            pytest.raises(RuntimeError, match="step_times must run outside of autocast"),
+        ):
+            step_times(MultiHeadAttention(4, 2), torch.ones(1, 1, 4))
+
+    def test_backward(self) -> None:
+        with pytest.raises(TypeError, match="backward must be True or False, got str"):
+            step_times(MultiHeadAttention(4, 2), torch.ones(1, 1, 4), backward="no")
 
     def test_repeats(self) -> None:
         with pytest.raises(ValueError, match="repeats must be at least 1, got 0"):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,37 @@ def test_table() -> None:
         "operation  calls          CPU          GPU        memory",
         "bmm            2     1.500 ms   250.000 ms      3.00 MiB",
     ]
+
+
+def test_a_byte_given_back_is_no_minus_zero() -> None:
+    assert repr(Operations([Operation("free", 1, 0.0, 0.0, -4)])).endswith("ms      0.00 MiB")
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.json", 'with "quotes".json', "back\\slash.json", "å.json.gz", "n" * 250 + ".json"]
+)
+def test_any_name_of_a_file_will_do(tmp_path: Path, name: str, capfd: pytest.CaptureFixture) -> None:
+    path = export_trace(work, tmp_path / name)
+    content = gzip.decompress(path.read_bytes()) if name.endswith("gz") else path.read_bytes()
+    assert json.loads(content)["traceEvents"]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_relative_path_starts_where_the_call_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert export_trace(lambda: os.chdir(tmp_path / "elsewhere"), "trace.json") == Path("trace.json")
+    assert (tmp_path / "trace.json").is_file()
+    assert not (tmp_path / "elsewhere" / "trace.json").exists()
+
+
+def test_a_profiler_that_writes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk, where PyTorch prints a line and goes on."""
+    monkeypatch.setattr(profile, "export_chrome_trace", lambda self, name: None)
+    with pytest.raises(OSError, match=r"the profiler could not write its trace in .*: is the disk full"):
+        export_trace(work, tmp_path / "trace.json")
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
@@ -160,6 +192,13 @@ class TestBadInput:
             export_trace(work, tmp_path)
         assert [*tmp_path.iterdir()] == []
 
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are made by POSIX systems alone")
+    def test_what_is_no_file_is_not_replaced(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(ValueError, match=r"path must name a file, got the device .*pipe"):
+            export_trace(work, tmp_path / "pipe")
+        assert (tmp_path / "pipe").is_fifo()
+
     @pytest.mark.filterwarnings("ignore")
     def test_inside_another_profiler(self, tmp_path: Path) -> None:
         with profile(activities=[torch.profiler.ProfilerActivity.CPU]):
@@ -167,3 +206,17 @@ class TestBadInput:
                 operations(work)
             with pytest.raises(RuntimeError, match="cannot record while another one does"):
                 export_trace(work, tmp_path / "trace.json")
+
+    def test_a_profiler_inside(self, tmp_path: Path) -> None:
+        """The inner one ends the outer one without a word; to write a trace afterwards would end the process."""
+
+        def own() -> None:
+            with profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+                work()
+
+        with pytest.raises(RuntimeError, match="fn must not run a profiler itself"):
+            operations(own)
+        with pytest.raises(RuntimeError, match="fn must not run a profiler itself"):
+            export_trace(own, tmp_path / "trace.json")
+        assert [*tmp_path.iterdir()] == []
+        assert operations(work)
