@@ -98,11 +98,8 @@ class KVCache:
             RuntimeError: k or v requires gradients, and they are not switched off.
         """
         self._check(k, v, owner)
-        T, start, room = k.shape[2], self.length, self._k.shape[2]
-        end = start + T
-        if end > room:
-            what = f"{start} tokens are held, max_len is {room}, got {T} more"
-            raise ValueError(f"the cache is full: {what}: make a longer one, or drop some with crop or reset")
+        T, start = k.shape[2], self.length
+        end = self._room(T)
         self._k.narrow(2, start, T).copy_(k)
         self._v.narrow(2, start, T).copy_(v)
         self._advance(end, owner)
@@ -151,10 +148,7 @@ class KVCache:
             TypeError: indices is not an integer tensor.
             ValueError: indices has another size, or holds a number that is not a sample.
         """
-        B = self._k.shape[0]
-        indices = rows("indices", indices, 1, B).to(self._k.device)
-        if indices.shape[0] != B:
-            raise ValueError(f"indices must have B = {B} entries, got {indices.shape[0]}")
+        indices = self._samples(indices)
         k, v = self.k[indices], self.v[indices]  # both before either is written: there may be no memory for them
         self.k.copy_(k)
         self.v.copy_(v)
@@ -192,6 +186,22 @@ class KVCache:
                     "the cache holds tokens of another module: each layer needs its own (reset it to reuse)"
                 )
             weakref.ref(owner)  # raises before anything is written
+
+    def _room(self, T: int) -> int:
+        """The length with T more tokens; raise unless there is room for them."""
+        start, room = self.length, self._k.shape[2]
+        if start + T > room:
+            what = f"{start} tokens are held, max_len is {room}, got {T} more"
+            raise ValueError(f"the cache is full: {what}: make a longer one, or drop some with crop or reset")
+        return start + T
+
+    def _samples(self, indices: Tensor) -> Tensor:
+        """The indices as int64, on the cache's device; raise unless they name one sample for each."""
+        B = self._k.shape[0]
+        indices = rows("indices", indices, 1, B).to(self._k.device)
+        if indices.shape[0] != B:
+            raise ValueError(f"indices must have B = {B} entries, got {indices.shape[0]}")
+        return indices
 
     def _advance(self, length: int, owner: object) -> None:
         self.length = length

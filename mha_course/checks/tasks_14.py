@@ -9,12 +9,17 @@ from torch import Tensor
 from mha_course.checks.task import Task, Variation
 from mha_course.checks.tasks_14_static import static_scale
 from mha_course.checks.tasks_14_steps import (
+    POWER_HINTS,
+    XOR,
     all_codes,
     between,
+    by_xor,
     clips,
     largest_code,
     lowest_code,
     quantized,
+    scale_filled,
+    unclipped,
     weight_cases,
 )
 
@@ -41,6 +46,10 @@ _ZERO_HINTS = (
 _TYPICAL_HINTS = (
     "Print the largest |code| before the clamp: does it go beyond qmax?",
     "The scale comes from the largest |weight| of a row, so that no weight is clipped.",
+)
+_SPREAD_HINTS = (
+    "Take a row [1.0, -1.0, 8.0]: its scale is 8 / qmax. What is yours?",
+    "Neither a sum nor a spread is asked for: the largest |weight| of the row, alone, gets the code qmax.",
 )
 _SCALE_HINTS = (
     "Which number is one step of your grid worth, in units of the weights?",
@@ -79,6 +88,12 @@ _ASYMMETRIC = "the grid is asymmetric, from the smallest to the largest weight, 
 _TRUNCATED = "the fraction is cut off: codes are truncated, not rounded"
 _DOWN = "codes are rounded down, not to the nearest"
 _INVERSE = "the inverse of the scale is returned: qmax / largest, not largest / qmax"
+_SUM = "the scale comes from the sum of the |weights| of a row, not from the largest"
+_MIDDLE = "the scale comes from half the way from the smallest to the largest weight, not from the largest |weight|"
+_STD = "the scale comes from the standard deviation of a row, not from its largest |weight|"
+_DOUBLE = "the scale is twice as large: the largest |weight|, not twice that, gets the code qmax"
+_PERCENTILE = "the scale comes from a percentile of the |weights| of a row, not from the largest"
+_COARSE = "the grid is coarser than bits allow: qmax is 2**(bits - 1) - 1, and ** comes before the last minus"
 _RANGE = "the largest |weight| is returned for the scale, not divided by qmax"
 
 
@@ -90,6 +105,11 @@ def _flat(W: Tensor) -> Tensor:
 
 def _does_not_meet(sizes: Mapping[str, int]) -> bool:
     return sizes["D"] != sizes["E"] and 1 not in (sizes["D"], sizes["E"])
+
+
+def _std(W: Tensor) -> Tensor:
+    """The standard deviation of each row; NaN, without a warning, of a single weight."""
+    return ((W - W.mean(1, keepdim=True)).square().sum(1, keepdim=True) / (W.shape[1] - 1)).sqrt()
 
 
 def _or_one(W: Tensor) -> Tensor:
@@ -148,7 +168,25 @@ quantize_per_channel = Task(
         *_however_clipped(_SMALLEST, _SIGN_HINTS, 2, top=lambda W: W.amin(1, keepdim=True).abs()),
         *_however_clipped(_MEAN, _TYPICAL_HINTS, 2, top=lambda W: W.abs().mean(1, keepdim=True)),
         *_however_clipped(_ROOT, _TYPICAL_HINTS, 2, top=lambda W: W.square().mean(1, keepdim=True).sqrt()),
+        _one("the scale is always 1", _SPREAD_HINTS, top=lambda W: torch.ones_like(W[:, :1]), count=lambda bits: 1),
+        _one(_SUM, _SPREAD_HINTS, top=lambda W: W.abs().sum(1, keepdim=True)),
+        *_however_clipped(_MIDDLE, _SPREAD_HINTS, 2, top=lambda W: _range(W) / 2),
+        *(
+            variation
+            for times in (1, 2, 3)
+            for variation in _however_clipped(_STD, _SPREAD_HINTS, 2, top=lambda W, times=times: times * _std(W))
+        ),
+        _one(_DOUBLE, _SPREAD_HINTS, top=lambda W: 2 * W.abs().amax(1, keepdim=True)),
+        *(
+            _one(_PERCENTILE, _TYPICAL_HINTS, top=lambda W, p=p: torch.quantile(W.abs(), p, dim=1, keepdim=True))
+            for p in (0.99, 0.999, 0.95, 0.9)
+        ),
         _one(_ZEROS, _ZERO_HINTS, fill=lambda scale: scale),
+        _one(
+            "one row of zeros sets the scale of all rows to 1",
+            _ZERO_HINTS,
+            fill=lambda scale: torch.ones_like(scale) if (scale == 0).any() else scale,
+        ),
         _one(_ZERO_SCALE, _ZERO_HINTS, fill=lambda scale: scale, code=lambda W, s: (W / s).round().nan_to_num(0)),
         *(
             _one(f"a row of zeros has the scale {least:g}, not 1", _ZERO_HINTS, fill=lambda s, m=least: s.clamp(min=m))
@@ -166,6 +204,13 @@ quantize_per_channel = Task(
         _one(_SIGN_BIT, _LEVEL_HINTS, count=all_codes, clip=between(lambda bits: -all_codes(bits), all_codes)),
         *_however_clipped(_SIGN_BIT, _LEVEL_HINTS, 2, count=lambda bits: 2**bits),
         *_however_clipped(_HALF, _LEVEL_HINTS, 2, count=lambda bits: (2**bits - 1) / 2),
+        *(
+            _one(_COARSE, _LEVEL_HINTS, count=count)
+            for count in (lambda bits: 2 ** (bits - 2), lambda bits: max(2 ** (bits - 2) - 1, 1))
+        ),
+        _one(XOR, POWER_HINTS, count=by_xor, clip=unclipped),
+        _one(XOR, POWER_HINTS, count=lambda bits: by_xor(bits + 1), clip=unclipped),
+        _one(XOR, POWER_HINTS, count=by_xor, clip=between(lambda bits: -by_xor(bits), by_xor)),
         _one(_NO_NEGATIVE, _LEVEL_HINTS, clip=between(lambda bits: 0, all_codes)),
         *_however_clipped(_EIGHT, _LEVEL_HINTS, count=lambda bits: 127),
         *(
@@ -188,12 +233,36 @@ quantize_per_channel = Task(
         _one("codes are rounded up, not to the nearest", _ROUND_HINTS, code=lambda W, scale: (W / scale).ceil()),
         _one("codes are not rounded: they are no whole numbers", _ROUND_HINTS, code=lambda W, scale: W / scale),
         _one("the weights are rounded before the division by the scale", _ROUND_HINTS, code=lambda W, s: W.round() / s),
+        _one("the sign of the weights is lost", _SIGN_HINTS, code=lambda W, scale: (W.abs() / scale).round()),
+        *(
+            _one(
+                "the scale is rounded to a power of two",
+                _SCALE_HINTS,
+                fill=lambda scale, to=to: 2.0 ** to(torch.log2(scale_filled(scale))),
+            )
+            for to in (torch.ceil, torch.round)
+        ),
         _one("the weights are multiplied by the scale, not divided", _SCALE_HINTS, code=lambda W, s: (W * s).round()),
         _one("the way back divides: W_hat is codes * scale", _BACK_HINTS, back=lambda codes, scale, W: codes / scale),
         _one("what is returned for W_hat is W itself, not quantized", _BACK_HINTS, back=lambda codes, scale, W: W),
         _one("the codes are returned for W_hat, without the scale", _BACK_HINTS, back=lambda codes, scale, W: codes),
         _one(_INVERSE, _SCALE_HINTS, show=lambda codes, scale, W_hat, bits: (codes, 1 / scale, W_hat)),
         _one(_RANGE, _SCALE_HINTS, show=lambda codes, scale, W_hat, bits: (codes, scale * largest_code(bits), W_hat)),
+        _one(
+            "scale and W_hat are those of weights brought to -1 .. 1, not of W",
+            _SCALE_HINTS,
+            show=lambda codes, scale, W_hat, bits: (
+                *(codes, torch.ones_like(scale) / largest_code(bits), codes / largest_code(bits)),
+            ),
+        ),
+        *(
+            _one(
+                "the codes are moved so that none is negative: codes go from -qmax to qmax",
+                _ASYMMETRIC_HINTS,
+                show=lambda codes, scale, W_hat, bits, by=by: (codes + by(bits), scale, W_hat),
+            )
+            for by in (largest_code, lambda bits: -lowest_code(bits), lambda bits: 128)
+        ),
         _one(
             "codes and W_hat have changed places",
             _ORDER_HINTS,

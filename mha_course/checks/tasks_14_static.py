@@ -3,23 +3,34 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mha_course.checks.task import Task, Variation
-from mha_course.checks.tasks_14_steps import (
-    all_codes,
+from mha_course.checks.tasks_14_batches import (
+    asymmetric,
     batch_cases,
-    between,
     calibrated,
-    clips,
+    coded,
     each_batch,
-    largest_code,
-    lowest_code,
+    ends,
+    features,
+    grown,
     moving,
     percentile,
     ranked,
+    tokens,
+)
+from mha_course.checks.tasks_14_steps import (
+    POWER_HINTS,
+    XOR,
+    all_codes,
+    between,
+    by_xor,
+    clips,
+    largest_code,
+    lowest_code,
     unclipped,
     wrapped,
+    wrapped_to_bits,
 )
 
 _BATCH_HINTS = (
@@ -54,6 +65,10 @@ _ROUND_HINTS = (
     "Let scale be 1 and x 0.9 and -0.9: which codes come out? The nearest ones are 1 and -1.",
     "Round x / scale to the nearest whole number, torch.round, before any cast: a cast cuts the fraction off.",
 )
+_INPUT_HINTS = (
+    "Print x / scale before you round: which numbers does the clip change?",
+    "First x / scale, then round, then .clamp(-qmax, qmax).",
+)
 _SCALE_HINTS = (
     "Which number is one step of your grid worth, in units of x?",
     "scale = range / qmax; codes = round(x / scale), clipped.",
@@ -69,6 +84,12 @@ _ASYMMETRIC_HINTS = (
 
 _NO_CLIP = "numbers of x beyond the range are not clipped: their codes are larger than qmax"
 _WRAP = "numbers of x beyond the range are not clipped: the cast to int8 wraps round, and 128 becomes -128"
+_WRAP_BITS = "numbers of x beyond the range are not clipped: the lowest bits of their codes are kept, and 8 becomes -8"
+_ENDS = "a percentile is taken at each end, of numbers with their sign, and then the larger: take one, of |number|"
+_LARGEST = "the largest numbers along an axis are taken, and then a percentile of these"
+_LEFT_OUT = "one batch is left out: the percentile is that of all numbers of all batches"
+_STD = "the range comes from the standard deviation of all numbers, not from a percentile"
+_OTHER_INPUT = "the codes are those of a batch seen before, not of x"
 _LOWEST = "the lower end is -qmax - 1, one code too many: codes go from -qmax to qmax"
 _ONE_SIDE = "codes are clipped at one end alone: those of large negative numbers, or of large positive ones, are not"
 _NO_NEGATIVE = "codes of negative numbers are clipped to 0: codes go from -qmax to qmax"
@@ -105,29 +126,10 @@ def _however_clipped(fault: str, hints: tuple[str, str], ways: int = 4, **change
     return tuple(Variation(fault, calibrated(**changes, **clip), hints) for clip in clips()[:ways])
 
 
-def _features(join: Any) -> Any:
-    return lambda sizes, percent: join(torch.quantile(sizes.flatten(0, -2), percent / 100, dim=0))
-
-
-def _tokens(sizes: Tensor, percent: float) -> Tensor:
-    return torch.quantile(sizes, percent / 100, dim=-1).max()
-
-
-def _grown(top: Tensor, x: Tensor) -> Tensor:
-    return torch.maximum(top, x.abs().max())
-
-
-def _asymmetric(signed: bool) -> Any:
-    """From the percentile at the lower end to that at the upper, both of numbers with their sign."""
-
-    def fn(batches: Tensor, x: Tensor, bits: int, percent: float) -> tuple[Tensor, Tensor]:
-        low, high = (torch.quantile(batches.flatten(), p) for p in (1 - percent / 100, percent / 100))
-        scale = (high - low) / all_codes(bits)
-        first = lowest_code(bits) if signed else 0
-        codes = (x / scale).round() + (-low / scale).round() + first
-        return scale, codes.clamp(first, first + all_codes(bits))
-
-    return fn
+def _left_out(kept: slice) -> Variation:
+    """One of several batches left out; of a single one, anything."""
+    fn = calibrated(see=lambda batches, x: batches[kept] if len(batches) > 1 else batches)
+    return Variation(_LEFT_OUT, fn, _BATCH_HINTS, lambda sizes: sizes["B"] == 1)
 
 
 static_scale = Task(
@@ -148,20 +150,13 @@ static_scale = Task(
             _BATCH_HINTS,
             top=each_batch(torch.mean),
         ),
-        _one(
-            "the largest of the percentiles of the batches is taken, not one of all numbers together",
-            _BATCH_HINTS,
-            top=each_batch(torch.max),
-        ),
-        _one(
-            "the smallest of the percentiles of the batches is taken, not one of all numbers together",
-            _BATCH_HINTS,
-            top=each_batch(torch.min),
-        ),
-        _one(
-            "the median of the percentiles of the batches is taken, not one of all numbers together",
-            _BATCH_HINTS,
-            top=each_batch(torch.median),
+        *(
+            _one(
+                f"the {which} of the percentiles of the batches is taken, not one of all numbers together",
+                _BATCH_HINTS,
+                top=each_batch(join),
+            )
+            for which, join in (("largest", torch.max), ("smallest", torch.min), ("median", torch.median))
         ),
         _one(
             "the largest numbers of the batches are averaged, and percent is not used",
@@ -172,18 +167,47 @@ static_scale = Task(
         _one(_MAXIMUM, _PERCENT_HINTS, top=lambda sizes, percent: sizes.max()),
         *(
             _one(f"{_FIXED} {p:g}", _PERCENT_HINTS, top=lambda sizes, percent, p=p: percentile(sizes, p))
-            for p in (99, 99.9, 99.99, 95, 90)
+            for p in (99, 99.9, 99.99, 95, 90, 50)
         ),
         _one(_WRONG_END, _PERCENT_HINTS, top=lambda sizes, percent: percentile(sizes, 100 - percent)),
         _one(_TOO_HIGH, _PERCENT_HINTS, top=lambda sizes, percent: percentile(sizes, (100 + percent) / 2)),
         *(_one(_RANK, _PERCENT_HINTS, top=ranked(shift)) for shift in (-1, 1)),
         _one(_NO_FRACTION, _PERCENT_HINTS, top=lambda sizes, percent: torch.quantile(sizes.flatten(), percent)),
+        _one(
+            "percent is divided by 100 twice",
+            _PERCENT_HINTS,
+            top=lambda sizes, percent: percentile(sizes, percent / 100),
+        ),
         _one(_SHARE, _PERCENT_HINTS, top=lambda sizes, percent: sizes.max() * percent / 100),
         _one(_ABS, _SIGN_HINTS, size=lambda batches: batches),
-        _one(_FEATURE, _AXIS_HINTS, top=_features(torch.max)),
-        _one(_FEATURE, _AXIS_HINTS, top=_features(torch.mean)),
-        _one(_OWN_SCALE, _AXIS_HINTS, top=_features(lambda tops: tops)),
-        _one("the percentile is taken for each token, and then the largest of them", _AXIS_HINTS, top=_tokens),
+        _one(_ENDS, _SIGN_HINTS, size=lambda batches: batches, top=lambda b, p: ends(b, 100 - p, p)),
+        _one(_ENDS, _SIGN_HINTS, size=lambda batches: batches, top=lambda b, p: ends(b, 50 - p / 2, 50 + p / 2)),
+        _one("squares are taken for |number|, without the root", _SIGN_HINTS, size=torch.square),
+        _one(
+            "the percentile is that of positive numbers alone",
+            _SIGN_HINTS,
+            size=lambda batches: batches,
+            top=lambda sizes, percent: percentile(sizes[sizes > 0], percent),
+        ),
+        _one(_FEATURE, _AXIS_HINTS, top=features(torch.max)),
+        _one(_FEATURE, _AXIS_HINTS, top=features(torch.mean)),
+        _one(_OWN_SCALE, _AXIS_HINTS, top=features(lambda tops: tops)),
+        _one(
+            "the percentile is taken for each token, and then the largest of them", _AXIS_HINTS, top=tokens(torch.max)
+        ),
+        _one("the percentile is taken for each token, and then the mean of them", _AXIS_HINTS, top=tokens(torch.mean)),
+        *(
+            _one(_LARGEST, _AXIS_HINTS, top=lambda sizes, percent, axes=axes: percentile(sizes.amax(axes), percent))
+            for axes in (-1, (-2, -1), 0)
+        ),
+        *(_left_out(kept) for kept in (slice(1, None), slice(0, -1))),
+        _one("the batches are averaged first", _BATCH_HINTS, see=lambda batches, x: batches.mean(0)),
+        _one("the batches are averaged first", _BATCH_HINTS, size=lambda batches: batches.abs().mean(0)),
+        *(
+            _one(_STD, _PERCENT_HINTS, size=lambda b: b, top=lambda sizes, percent, times=times: times * sizes.std())
+            for times in (1, 2, 3)
+        ),
+        _one("the range is the mean of |number|", _PERCENT_HINTS, top=lambda sizes, percent: sizes.mean()),
         *_however_clipped(_DYNAMIC, _STATIC_HINTS, 2, see=lambda batches, x: x),
         _one(
             f"{_DYNAMIC}, and percent is not used",
@@ -192,9 +216,37 @@ static_scale = Task(
             top=lambda sizes, percent: sizes.max(),
         ),
         _one(_TOO, _STATIC_HINTS, see=lambda batches, x: torch.cat([batches, x[None]])),
-        *_however_clipped(_GROWS, _STATIC_HINTS, 2, late=_grown),
+        *_however_clipped(_GROWS, _STATIC_HINTS, 2, late=grown),
         _one(_NO_CLIP, _CLIP_HINTS, clip=unclipped),
         _one(_WRAP, _CLIP_HINTS, clip=wrapped),
+        _one(_WRAP_BITS, _CLIP_HINTS, clip=wrapped_to_bits),
+        _one(
+            "numbers of x beyond the range get the code 0, not that of the end",
+            _CLIP_HINTS,
+            clip=lambda codes, bits: torch.where(codes.abs() > largest_code(bits), 0, codes),
+        ),
+        Variation(
+            "x is clipped to -qmax .. qmax before the division by the scale",
+            coded(lambda batches, x, top, scale, most: (x.clamp(-most, most) / scale).round()),
+            _INPUT_HINTS,
+        ),
+        Variation(
+            "x / scale is clipped to -1 .. 1, which are the codes next to 0",
+            coded(lambda batches, x, top, scale, most: ((x / scale).clamp(-1, 1) * most).round()),
+            _INPUT_HINTS,
+        ),
+        *(
+            Variation(
+                _OTHER_INPUT,
+                coded(
+                    lambda batches, x, top, scale, most, which=which: (
+                        (batches[which] / scale).round().clamp(-most, most)
+                    )
+                ),
+                _INPUT_HINTS,
+            )
+            for which in (-1, 0)
+        ),
         _one(_LOWEST, _CLIP_HINTS, clip=between(lowest_code, largest_code)),
         _one(_ONE_SIDE, _CLIP_HINTS, clip=lambda codes, bits: codes.clamp(max=largest_code(bits))),
         _one(_ONE_SIDE, _CLIP_HINTS, clip=lambda codes, bits: codes.clamp(min=-largest_code(bits))),
@@ -212,9 +264,16 @@ static_scale = Task(
         *_however_clipped(_HALF, _LEVEL_HINTS, 2, count=lambda bits: all_codes(bits) / 2),
         _one(_EIGHT, _LEVEL_HINTS, count=lambda bits: 127),
         _one(_EIGHT, _LEVEL_HINTS, count=lambda bits: 127, clip=between(lambda bits: -127, lambda bits: 127)),
-        *(Variation(_ASYMMETRIC, _asymmetric(signed), _ASYMMETRIC_HINTS) for signed in (False, True)),
+        _one(XOR, POWER_HINTS, count=by_xor, clip=unclipped),
+        _one(XOR, POWER_HINTS, count=by_xor, clip=between(lambda bits: -by_xor(bits), by_xor)),
+        *(Variation(_ASYMMETRIC, asymmetric(signed), _ASYMMETRIC_HINTS) for signed in (False, True)),
         _one(
             "the fraction is cut off: codes are truncated, not rounded", _ROUND_HINTS, code=lambda x, s: (x / s).trunc()
+        ),
+        Variation(
+            "the fraction is cut off: codes are truncated, not rounded",
+            coded(lambda batches, x, top, scale, most: (x.clamp(-top, top) / scale).trunc()),
+            _ROUND_HINTS,
         ),
         _one("codes are rounded down, not to the nearest", _ROUND_HINTS, code=lambda x, scale: (x / scale).floor()),
         _one("codes are rounded up, not to the nearest", _ROUND_HINTS, code=lambda x, scale: (x / scale).ceil()),

@@ -43,7 +43,8 @@ def affine_from_range(low: Float[Tensor, "..."], high: Float[Tensor, "..."], bit
     else:       scale = (max(high, 0) - min(low, 0)) / (2^bits - 1),   zero_point = round(-min(low, 0) / scale)
 
     The code -2^(bits-1) is not used: with it -x would have no code where x has one. A range of nothing but 0 gets
-    scale 1. Where the scale would fall below the smallest normal number, it is that number.
+    scale 1. Where the scale would fall below the smallest normal number, it is that number. Where the value of a code
+    would lie beyond the largest number, the scale is as much smaller.
 
     Args:
         low, high: ends of the range, of one shape; float32 if they are of a smaller type.
@@ -74,6 +75,8 @@ def affine_from_range(low: Float[Tensor, "..."], high: Float[Tensor, "..."], bit
     empty = (low == 0) & (high == 0)
     scale = torch.where(empty, 1.0, scale.clamp(min=torch.finfo(scale.dtype).tiny))
     zero = torch.zeros_like(scale) if symmetric else (-low / scale).round().clamp(0, top)
+    largest = torch.finfo(scale.dtype)
+    scale = torch.minimum(scale, largest.max * (1 - largest.eps) / torch.maximum(zero, top - zero))
     return Affine(scale, zero.to(torch.int32), bits, symmetric)
 
 
@@ -143,7 +146,8 @@ def fake_quantize(x: Float[Tensor, "..."], affine: Affine) -> Float[Tensor, "...
     Source: Jacob et al. 2018, section 3, equation 12.
     """
     values = steps(check_finite("x", x), affine) * affine.scale
-    return values.reshape(x.shape).to(x.dtype)
+    most = torch.finfo(x.dtype).max  # an end of the grid may lie beyond it
+    return values.reshape(x.shape).clamp(-most, most).to(x.dtype)
 
 
 def steps(x: Float[Tensor, "..."], affine: Affine) -> Float[Tensor, "..."]:

@@ -63,14 +63,14 @@ def percentile(x: Float[Tensor, "..."], p: float, *, rows: bool = False) -> Rang
         raise TypeError(f"p must be a number, got {type(p).__name__}")
     if not 0 < p <= 100:
         raise ValueError(f"p must be above 0 and at most 100, got {p}")
-    check_finite("x", _check(x, rows))
+    x = check_finite("x", _check(x, rows))
     ordered = (x if rows else x.flatten()).sort(dim=-1).values  # torch.quantile refuses more than 2^24 numbers
     last = ordered.shape[-1] - 1
     ends = []
     for at in (last * (100 - p) / 200, last * (100 + p) / 200):
         before = min(int(at), max(last - 1, 0))
-        left, right = ordered[..., before], ordered[..., min(before + 1, last)]
-        ends.append(torch.lerp(left, right, at - before))
+        left, right = ordered[..., before].double(), ordered[..., min(before + 1, last)].double()
+        ends.append(torch.lerp(left, right, at - before).to(x.dtype))  # their difference may overflow a smaller type
     low, high = (end.unsqueeze(-1) for end in ends) if rows else ends
     return low, high
 
@@ -99,6 +99,7 @@ def mse(
     """
     check_bits(bits), check_bool("symmetric", symmetric), check_integer("candidates", candidates, 1)
     low, high = min_max(x, rows=rows)
+    x = x.detach()
     best, least = torch.ones_like(low), None
     for step in range(candidates, 0, -1):
         f = step / candidates
@@ -124,7 +125,7 @@ def find_affine(
     """Choose scale and zero point for a tensor that is known.
 
     Args:
-        x: finite numbers.
+        x: finite numbers; no gradient passes into the scale.
         bits: 2 to 16.
         per: how many numbers share a scale. "tensor": all. "channel": a row along the last axis, which in the weight
             (out, in) of a linear map is an output feature, and in activations (B, T, E) a token. An integer: as many
@@ -212,10 +213,10 @@ class Observer:
 
 
 def _check(x: Tensor, rows: bool) -> Tensor:
-    """The tensor; raise unless each range that is asked for has a number in it."""
+    """The tensor, without its graph; raise unless each range that is asked for has a number in it."""
     check_float("x", x)
     if x.ndim == 0 and rows:
         raise ValueError("x must have at least one axis for a range per row, got a single number")
     if (x.shape[-1] if rows else x.numel()) == 0:
         raise ValueError(f"x must hold at least one number{' in a row' if rows else ''}, got {tuple(x.shape)}")
-    return x
+    return x.detach()

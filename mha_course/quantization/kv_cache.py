@@ -5,7 +5,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from mha_course.cache import KVCache
-from mha_course.cache._inputs import rows
+from mha_course.quantization._inputs import check_finite
 from mha_course.quantization.affine import Affine, dequantize, quantize
 from mha_course.quantization.calibration import find_affine
 
@@ -83,13 +83,11 @@ class Int8KVCache(KVCache):
             ValueError: see there; k or v holds NaN or infinity.
         """
         self._check(k, v, owner)
-        end, room = self.length + k.shape[2], self._k.shape[2]
-        if end > room:
-            what = f"{self.length} tokens are held, max_len is {room}, got {k.shape[2]} more"
-            raise ValueError(f"the cache is full: {what}: make a longer one, or drop some with crop or reset")
-        affines = [find_affine(x.detach(), 8, per="channel") for x in (k, v)]
+        end = self._room(k.shape[2])
+        k, v = check_finite("k", k.detach()), check_finite("v", v.detach())
+        affines = [find_affine(x, 8, per="channel") for x in (k, v)]
         for x, affine, codes, scales in zip((k, v), affines, self._codes, self._scales, strict=True):
-            codes[:, :, self.length : end] = quantize(x.detach(), affine)
+            codes[:, :, self.length : end] = quantize(x, affine)
             scales[:, :, self.length : end] = affine.scale
         self._advance(end, owner)
         return self.k, self.v
@@ -103,10 +101,7 @@ class Int8KVCache(KVCache):
         Raises:
             TypeError, ValueError: see `KVCache.reorder`.
         """
-        B = self._k.shape[0]
-        indices = rows("indices", indices, 1, B).to(self._k.device)
-        if indices.shape[0] != B:
-            raise ValueError(f"indices must have B = {B} entries, got {indices.shape[0]}")
+        indices = self._samples(indices)
         for held in (*self._codes, *self._scales):
             held.copy_(held[indices])
 

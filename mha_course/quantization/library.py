@@ -15,7 +15,7 @@ from mha_course.quantization.modules import find_linears
 
 
 def torchao_int8(module: nn.Module, *, dynamic: bool = False) -> nn.Module:
-    """Copy a module and quantize every nn.Linear in it with torchao, to 8 bits.
+    """Copy a module and quantize every nn.Linear in it, subclasses too, with torchao, to 8 bits.
 
     The weights get a scale for each output feature (Int8WeightOnlyConfig). With dynamic, each token gets one too, and
     the product is one of integers (Int8DynamicActivationInt8WeightConfig). Meant for `torch.compile`: eager, each

@@ -1,5 +1,6 @@
 """A linear map whose weights are integers, and whose inputs can be."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -7,7 +8,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mha_course.quantization._inputs import check_bits, check_bool, check_float, check_integer, check_per
+from mha_course.quantization._inputs import check_bits, check_bool, check_finite, check_float, check_integer, check_per
 from mha_course.quantization.affine import Affine, dequantize, quantize, steps
 from mha_course.quantization.calibration import Calibration, find_affine
 from mha_course.quantization.packing import codes_per_byte, pack, unpack
@@ -31,9 +32,12 @@ class QuantizedLinear(nn.Module):
     whatever order it is summed; else float64, up to 2^53. PyTorch's int8 product (torch._int_mm) saturates on some
     processors without VNNI. So the numbers are the same everywhere; a kernel for int8 would be faster.
 
-    Codes and scales are buffers: they are in the state_dict, move with `.to`, and have no gradients. 4 bits and fewer
-    are packed, two or four codes to a byte; 9 to 16 take two bytes. The bias stays in floating point. Use `from_float`;
-    a fresh one is for loading a state_dict into.
+    Codes and scales are buffers: they are in the state_dict, move with `.to`, and have no gradients. Scales stay in
+    float32 at least, as float16 cannot hold the sums. 4 bits and fewer are packed, two or four codes to a byte; 9 to 16
+    take two bytes. The bias stays in floating point. Where activations are quantized, the gradient of x is 0.
+
+    Use `from_float`; a fresh one is for loading a state_dict into. The state_dict holds the widths too, one byte each:
+    codes of another width raise a ValueError, as those of 3 bits have the shape of those of 4.
 
     Args:
         in_features, out_features: K and N.
@@ -113,11 +117,13 @@ class QuantizedLinear(nn.Module):
 
         Raises:
             TypeError: linear is not an nn.Linear; see the class.
-            ValueError: its weights hold NaN or infinity; another calibration; see the class.
+            ValueError: its weights hold NaN or infinity; it has forward hooks; another calibration; see the class.
         """
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear must be an nn.Linear, got {type(linear).__name__}")
-        weight, bias = linear.weight.detach(), linear.bias
+        if linear._forward_hooks or linear._forward_pre_hooks:
+            raise ValueError("linear must have no hooks, which would be lost: remove them first")
+        weight, bias = check_finite("linear.weight", linear.weight.detach()), linear.bias
         N, K = weight.shape
         made = cls(K, N, bias=bias is not None, bits=bits, per=per, activations=activations, device=weight.device)
         affine = find_affine(weight, bits, per=per, calibration=calibration)
@@ -176,6 +182,30 @@ class QuantizedLinear(nn.Module):
         dtype = torch.float32 if largest < 2**24 and self.bits <= 8 else torch.float64
         return F.linear(counts.to(dtype), self.weight_codes.to(dtype))
 
+    def get_extra_state(self) -> Integer[Tensor, " W"]:
+        """What no shape tells: bits of the weights' codes and, where it is static, the inputs' bits and symmetry."""
+        widths = [self.bits, *self._input] if isinstance(self.activations, Affine) else [self.bits]
+        return torch.tensor(widths, dtype=torch.uint8)
+
+    def set_extra_state(self, state: Integer[Tensor, " W"]) -> None:
+        """Raise unless a state_dict holds codes as these are."""
+        given, own = state.tolist(), self.get_extra_state().tolist()
+        if given != own:
+            raise ValueError(
+                f"state_dict must hold codes of {own} (bits; for static inputs their bits, and 1 if symmetric), "
+                f"got {given}: make the layer as the saved one was made"
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "QuantizedLinear":
+        """Move or convert, but no scale to a type below float32."""
+        before = {name: x for name, x in self.named_buffers() if name in ("scale", "input_scale")}
+        super()._apply(fn, recurse)
+        for name, x in before.items():
+            after = getattr(self, name)
+            if after.dtype in (torch.float16, torch.bfloat16):
+                setattr(self, name, x.to(after.device))
+        return self
+
     def extra_repr(self) -> str:
         """Sizes and how it is quantized."""
         inputs = "static" if isinstance(self.activations, Affine) else self.activations
@@ -185,7 +215,7 @@ class QuantizedLinear(nn.Module):
 
 def _of_each_token(x: Tensor) -> Affine:
     """What `find_affine(x, 8, per="channel")` finds, but NaN and infinity pass into the scale: no wait for a check."""
-    largest = x.to(torch.promote_types(x.dtype, torch.float32)).abs().amax(-1, keepdim=True)
+    largest = x.detach().to(torch.promote_types(x.dtype, torch.float32)).abs().amax(-1, keepdim=True)
     scale = torch.where(largest == 0, 1.0, (largest / 127).clamp(min=torch.finfo(largest.dtype).tiny))
     return Affine(scale, torch.zeros_like(scale, dtype=torch.int32), 8, True)
 

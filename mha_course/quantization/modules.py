@@ -26,7 +26,9 @@ def quantize_module(
     """Copy a module and replace every nn.Linear in it by a `QuantizedLinear`.
 
     All else stays in floating point: embeddings, norms, biases, the softmax and the products of queries, keys and
-    values. Subclasses of nn.Linear are left alone, as their forward may do more.
+    values. Subclasses of nn.Linear are left alone, as their forward may do more. PyTorch's nn.TransformerEncoderLayer,
+    whose attention must be skipped, reads the weights past the maps in evaluation without gradients: `activations`
+    then has no effect.
 
     Args:
         module: it is left as it is.
@@ -102,7 +104,9 @@ def size_in_bytes(module: nn.Module) -> int:
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be an nn.Module, got {type(module).__name__}")
-    return sum({(x.data_ptr(), x.numel()): _bytes(x) for x in _tensors(list(module.state_dict().values()))}.values())
+    held = list(module.state_dict(keep_vars=True).values())
+    # a tensor on "meta" has no address; with keep_vars one under two names is one object
+    return sum({(x.data_ptr() or id(x), x.numel()): _bytes(x) for x in _tensors(held)}.values())
 
 
 def find_linears(module: nn.Module, skip: Iterable[str] = ()) -> dict[str, nn.Linear]:

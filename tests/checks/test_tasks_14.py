@@ -32,6 +32,11 @@ def lowest(codes, bits):
     return codes.clamp(-qmax(bits) - 1, qmax(bits))
 
 
+def xor_clamp(codes, bits):
+    most = 2 ^ (bits - 1) - 1
+    return codes.clamp(-most, most)
+
+
 def wide(codes, bits):
     return codes.clamp(-(2**bits) + 1, 2**bits - 1)
 
@@ -138,7 +143,54 @@ CHANNEL = [
         channel(empty=lambda scale: scale, divide=lambda top, bits: top / 2 ** (bits - 1)),
         "two faults: a row of zeros is divided by 0",
     ),
+    (channel(top=lambda W: W.norm(p=1, dim=1, keepdim=True)), "the scale comes from the sum"),
+    *ways(
+        *("the scale comes from half the way", clamp, no_clamp),
+        top=rows(lambda row: (row.max() - row.min()) / 2),
+    ),
+    *(
+        way
+        for n in (1, 2, 3)
+        for way in ways(
+            *("the scale comes from the standard deviation", clamp, no_clamp),
+            top=rows(lambda row, n=n: n * (row - row.mean()).norm() / torch.tensor(len(row) - 1.0).double().sqrt()),
+        )
+    ),
+    (channel(top=rows(lambda row: 2 * row.abs().max())), "the scale is twice as large"),
+    *(
+        (
+            channel(top=rows(lambda row, p=p: torch.tensor(np.percentile(row.abs(), p)))),
+            "the scale comes from a percentile",
+        )
+        for p in (99, 99.9, 95, 90)
+    ),
+    (channel(empty=lambda scale: scale if scale.all() else scale * 0 + 1), "one row of zeros sets the scale of all"),
+    (channel(divide=lambda top, bits: top / 2 ** (bits - 1 - 1)), "the grid is coarser than bits allow"),
+    (channel(divide=lambda top, bits: top / max(qmax(bits - 1), 1)), "the grid is coarser than bits allow"),
+    (channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=no_clamp), "^ is no power in Python"),
+    (channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=xor_clamp), "^ is no power in Python"),
+    (channel(code=lambda W, scale: torch.round(W.abs() / scale)), "the sign of the weights is lost"),
+    *(
+        (
+            channel(empty=lambda scale, to=to: 2 ** to(torch.where(scale == 0, 1.0, scale).log2())),
+            "the scale is rounded to a power of two",
+        )
+        for to in (torch.ceil, torch.round)
+    ),
+    (
+        channel(order=lambda c, s, w, bits: (c, torch.full_like(s, 1 / qmax(bits)), c / qmax(bits))),
+        "scale and W_hat are those of weights brought to -1 .. 1",
+    ),
+    (channel(order=lambda c, s, w, bits: (c + qmax(bits), s, w)), "the codes are moved so that none is negative"),
+    (channel(order=lambda c, s, w, bits: (c + 2 ** (bits - 1), s, w)), "the codes are moved so that none is negative"),
+    (channel(order=lambda c, s, w, bits: (c + 128, s, w)), "the codes are moved so that none is negative"),
+    (channel(divide=lambda top, bits: top / (2 ^ bits - 1), clip=no_clamp), "^ is no power in Python"),
+    (channel(divide=lambda top, bits: top * 0 + 1), "the scale is always 1"),
     # not named
+    (
+        channel(empty=lambda scale: torch.where(scale == 0, 1.0, scale).half().double()),
+        "the numbers differ from the reference",
+    ),
     (channel(order=lambda c, s, w, bits: (c, s.squeeze(1), w)), "scale has the wrong shape"),
     (channel(order=lambda c, s, w, bits: (c, s)), "it returns a tuple of 2, expected 3"),
     (channel(order=lambda c, s, w, bits: (c.to(torch.uint8), s, w)), "codes has type uint8"),
@@ -200,6 +252,20 @@ def spread(signed):
     return fn
 
 
+def both_ends(at):
+    return lambda values, percent: np.abs(np.percentile(values, at(percent))).max()
+
+
+def coded(code):
+    """The right scale, and codes from batches, x, the scale and qmax."""
+
+    def fn(batches, x, bits, percent):
+        scale = batches.abs().flatten().quantile(percent / 100) / qmax(bits)
+        return scale, code(batches, x, scale, qmax(bits))
+
+    return fn
+
+
 def several(fault, *clips, **changes):
     return [(static(**changes, clip=clip), fault) for clip in clips]
 
@@ -224,8 +290,9 @@ STATIC = [
             static(top=lambda values, percent, p=p: np.percentile(values, p)),
             f"percent is not used: the range is always the percentile {p:g}",
         )
-        for p in (99, 99.9, 99.99, 95, 90)
+        for p in (99, 99.9, 99.99, 95, 90, 50)
     ),
+    (static(top=lambda values, percent: np.percentile(values, percent / 100)), "percent is divided by 100 twice"),
     (static(top=lambda values, percent: np.percentile(values, 100 - percent)), "the percentile is counted from the w"),
     (static(top=lambda values, percent: np.percentile(values, 50 + percent / 2)), "half of what percent leaves out"),
     (rank(1), "the percentile is one number off"),
@@ -282,6 +349,68 @@ STATIC = [
     (static(order=lambda s, c, bits: (s, c * s)), "the codes are returned times the scale"),
     (static(order=lambda s, c, bits: (c, s)), "scale and codes have changed places"),
     (static(values=lambda batches, x: batches[-1].abs(), clip=lowest), "two faults: only the last batch counts"),
+    (static(values=lambda batches, x: batches, top=both_ends(lambda p: (100 - p, p))), "a percentile is taken at each"),
+    (
+        static(values=lambda batches, x: batches, top=both_ends(lambda p: (50 - p / 2, 50 + p / 2))),
+        "a percentile is taken at each end",
+    ),
+    (static(values=lambda batches, x: batches * batches), "squares are taken for |number|"),
+    (static(values=lambda batches, x: batches[batches > 0]), "the percentile is that of positive numbers alone"),
+    (
+        static(top=lambda values, percent: np.percentile(values, percent, axis=-1).mean()),
+        "the percentile is taken for each token, and then the mean",
+    ),
+    *(
+        (static(values=lambda batches, x, axes=axes: batches.abs().amax(axes)), "the largest numbers along an axis")
+        for axes in (-1, (1, 2), 0)
+    ),
+    (static(values=lambda batches, x: batches.abs().mean(dim=0)), "the batches are averaged first"),
+    *(
+        (static(values=lambda batches, x, rest=rest: torch.stack(rest([*batches])).abs()), "one batch is left out")
+        for rest in (
+            lambda all_of: all_of[1:],
+            lambda all_of: all_of[:-1],
+            lambda all_of: all_of[1:] or all_of,
+            lambda all_of: all_of[:-1] or all_of,
+        )
+    ),
+    (static(values=lambda batches, x: batches.mean(dim=0).abs()), "the batches are averaged first"),
+    *(
+        (
+            static(values=lambda batches, x: batches, top=lambda values, percent, n=n: values.var() ** 0.5 * n),
+            "the range comes from the standard deviation",
+        )
+        for n in (1, 2, 3)
+    ),
+    (static(top=lambda values, percent: values.sum() / values.numel()), "the range is the mean of |number|"),
+    (
+        static(clip=lambda codes, bits: torch.remainder(codes + 2 ** (bits - 1), 2**bits) - 2 ** (bits - 1)),
+        "numbers of x beyond the range are not clipped: the lowest bits",
+    ),
+    (
+        static(clip=lambda codes, bits: codes * (codes.abs() <= qmax(bits))),
+        "numbers of x beyond the range get the code 0",
+    ),
+    (
+        coded(lambda batches, x, scale, most: torch.round(x.clip(-most, most) / scale)),
+        "x is clipped to -qmax .. qmax before the division",
+    ),
+    (
+        coded(lambda batches, x, scale, most: torch.round(most * torch.clip(x / scale, -1, 1))),
+        "x / scale is clipped to -1 .. 1",
+    ),
+    *(
+        (
+            coded(lambda batches, x, scale, most, i=i: torch.round(batches[i] / scale).clip(-most, most)),
+            "the codes are those of a batch seen before, not of x",
+        )
+        for i in (0, -1)
+    ),
+    (
+        coded(lambda batches, x, scale, most: (x.clip(-scale * most, scale * most) / scale).int()),
+        "the fraction is cut off",
+    ),
+    *several("^ is no power", no_clamp, xor_clamp, divide=lambda top, bits: top / (2 ^ (bits - 1) - 1)),
     # not named
     (static(order=lambda s, c, bits: (s.item(), c)), "scale is a float, expected a tensor"),
     (static(order=lambda s, c, bits: (s[None], c)), "scale has the wrong shape"),

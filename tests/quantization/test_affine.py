@@ -123,6 +123,26 @@ class TestOddTensors:
         x = tensor(-3e38, 0, 3e38)
         assert_close(fake_quantize(x, find_affine(x, 8, per="tensor", symmetric=False)), x, rtol=1e-2, atol=0)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+    @pytest.mark.parametrize("symmetric", [True, False])
+    @pytest.mark.parametrize("bits", [2, 3, 8, 16])
+    def test_no_code_stands_for_infinity(self, bits, symmetric, dtype):
+        most = torch.finfo(dtype).max
+        for low, high in ((-1.0, 1.0), (0.9, 1.0), (-0.7, 0.8), (-0.8, 0.3)):
+            x = torch.tensor([low * most, 0, 0.4 * most, high * most], dtype=dtype)
+            affine = find_affine(x, bits, per="tensor", symmetric=symmetric)
+            back = dequantize(quantize(x, affine), affine)
+            for values in (back, fake_quantize(x, affine)):
+                assert torch.isfinite(values).all()
+            assert_close(quantize(back, affine), quantize(x, affine), **EXACT)
+            if bits == 16:
+                assert_close(back, x.to(back.dtype), rtol=1e-3, atol=0)
+
+    def test_no_gradient_passes_into_the_scale(self):
+        x = drawn(3, 8).requires_grad_()
+        for calibration in ("min-max", "percentile", "mse"):
+            assert not find_affine(x, 8, per=4, calibration=calibration).scale.requires_grad
+
     def test_below_the_smallest_normal_number(self):
         x = tensor(1e-40, -2e-42)
         affine = find_affine(x, 8, per="tensor")

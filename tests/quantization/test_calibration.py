@@ -35,6 +35,22 @@ def test_percentile_is_the_quantile_at_either_end(p, n):
     assert_close(torch.stack(percentile(x, p, rows=True)), torch.quantile(x, at, dim=-1, keepdim=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_percentile_between_the_two_largest_numbers_there_are(dtype):
+    most = torch.finfo(dtype).max
+    x = torch.tensor([-most, most], dtype=dtype)
+    assert_close(percentile(x, 100), (x[0], x[1]), **EXACT)
+    assert_close(torch.stack(percentile(x, 50)), x / 2, rtol=1e-2, atol=0)
+    assert percentile(x, 50)[0].dtype == dtype
+
+
+def test_no_gradient_passes_into_a_range():
+    x = drawn(3, 8).requires_grad_()
+    for low, high in (min_max(x), percentile(x, 90), mse(x, 3, rows=True)):
+        assert not low.requires_grad
+        assert not high.requires_grad
+
+
 def test_percentile_takes_more_numbers_than_torch_quantile():
     low, high = percentile(torch.arange(2**24 + 3, dtype=torch.float32), 50)
     assert_close((low / 2**24).item(), 0.25, rtol=1e-5, atol=0)

@@ -142,7 +142,7 @@ class TestBadInput:
         for bad in (float("nan"), float("inf")):
             wrong = v.clone()
             wrong[0, 0, 0, 0] = bad
-            self.refused(ValueError, "x must be finite, got NaN or infinity", cache, lambda: cache.update(k, wrong))  # noqa: B023
+            self.refused(ValueError, "v must be finite, got NaN or infinity", cache, lambda: cache.update(k, wrong))  # noqa: B023
 
     def test_reorder(self):
         cache = empty()

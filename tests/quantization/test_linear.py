@@ -149,6 +149,34 @@ class TestState:
         for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
             assert_close(other(self.x), layer(self.x), **EXACT)
 
+    def test_codes_of_another_width_are_refused(self, kind):
+        options = self.options(kind)
+        layer = QuantizedLinear.from_float(linear(), **options)
+        others = [options | {"bits": 3 if options.get("bits") == 4 else 4}, options | {"bits": 16}]
+        if kind == "static":
+            others += [options | {"activations": static(self.x, *other)} for other in ((8, True), (7, False))]
+        for other in others:
+            fresh = nn.ModuleList([QuantizedLinear(35, 7, **other)])
+            with pytest.raises(ValueError, match=r"state_dict must hold codes of \[.*\] \(bits; .*\), got \["):
+                fresh.load_state_dict(nn.ModuleList([layer]).state_dict(), strict=False)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_in_half_precision_scales_stay_and_sums_fit(self, kind, dtype):
+        wide = linear(K=2002)
+        wide.weight.data.abs_()
+        options = self.options(kind)
+        if kind == "groups":
+            options["per"] = 11
+        layer, x = QuantizedLinear.from_float(wide, **options), drawn(2, 2002, seed=5).abs()
+        small = copy.deepcopy(layer).to(dtype)
+        assert small.scale.dtype == torch.float32
+        assert small.bias.dtype == dtype
+        assert_close(small.weight, layer.weight, **EXACT)
+        assert small(x.to(dtype)).dtype == dtype
+        assert relative(small(x.to(dtype)).float(), layer(x)) < 0.02
+        assert copy.deepcopy(layer).double().scale.dtype == torch.float64
+        assert copy.deepcopy(layer).to("meta").scale.is_meta
+
     def test_nothing_is_trained(self, kind):
         layer = QuantizedLinear.from_float(linear().eval(), **self.options(kind))
         assert list(layer.parameters()) == []
@@ -168,6 +196,13 @@ def test_gradients_pass_to_the_input_with_float_activations():
     x = drawn(2, 35).requires_grad_()
     layer(x).sum().backward()
     assert_close(x.grad, layer.weight.sum(0).expand(2, 35))
+
+
+def test_where_inputs_are_rounded_their_gradient_is_zero():
+    x = drawn(2, 35).requires_grad_()
+    for activations in ("dynamic", static(drawn(5))):
+        (grad,) = torch.autograd.grad(QuantizedLinear.from_float(linear(), activations=activations)(x).sum(), x)
+        assert_close(grad, torch.zeros(2, 35), **EXACT)
 
 
 @pytest.mark.parametrize("activations", [None, "dynamic", "static"])
@@ -237,7 +272,7 @@ class TestBadInput:
     def test_weights_that_are_not_finite(self):
         source = linear()
         source.weight.data[2, 3] = float("nan")
-        with pytest.raises(ValueError, match=r"x must be finite, got NaN or infinity at 1 of 245 places"):
+        with pytest.raises(ValueError, match=r"^linear.weight must be finite, got NaN or infinity at 1 of 245 places"):
             QuantizedLinear.from_float(source)
 
     @pytest.mark.parametrize(

@@ -111,14 +111,19 @@ def test_saved_and_loaded_into_a_fresh_one():
 def test_size_by_hand():
     source = nn.Linear(40, 7)
     assert size_in_bytes(source) == 4 * (7 * 40 + 7)
-    assert size_in_bytes(quantize_module(source)) == 7 * 40 + 4 * (7 + 7)
-    assert size_in_bytes(quantize_module(source, per="tensor")) == 7 * 40 + 4 * (1 + 7)
-    assert size_in_bytes(quantize_module(source, bits=4)) == 7 * 20 + 4 * (7 + 7)
-    assert size_in_bytes(quantize_module(source, bits=2, per=10)) == 7 * 10 + 4 * (7 * 4 + 7)
-    assert size_in_bytes(quantize_module(source, bits=16)) == 7 * 80 + 4 * (7 + 7)
+    assert size_in_bytes(quantize_module(source)) == 7 * 40 + 4 * (7 + 7) + 1, "a byte says how wide a code is"
+    assert size_in_bytes(quantize_module(source, per="tensor")) == 7 * 40 + 4 * (1 + 7) + 1
+    assert size_in_bytes(quantize_module(source, bits=4)) == 7 * 20 + 4 * (7 + 7) + 1
+    assert size_in_bytes(quantize_module(source, bits=2, per=10)) == 7 * 10 + 4 * (7 * 4 + 7) + 1
+    assert size_in_bytes(quantize_module(source, bits=16)) == 7 * 80 + 4 * (7 + 7) + 1
     tied = Decoder(11, 6, 2, 0, positions=None)
     assert size_in_bytes(tied) == 4 * (11 * 6 + 2 * 6), "one matrix under two names"
     assert size_in_bytes(nn.ModuleList()) == 0
+    for same in (
+        Decoder(11, 6, 2, 0, positions=None, device="meta"),
+        nn.ModuleList([nn.Linear(5, 3, device="meta")] * 2),
+    ):
+        assert size_in_bytes(same) == sum(4 * p.numel() for p in same.parameters()), "no address to tell them by"
 
 
 def test_eight_bits_take_at_most_27_percent():
@@ -171,6 +176,13 @@ class TestBadInput:
         module = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 2)))
         with pytest.raises(ValueError, match=r"the weights of module.0 are parametrized: convert or remove that first"):
             quantize_module(module)
+
+    def test_hooks(self):
+        for register in ("register_forward_hook", "register_forward_pre_hook"):
+            module = nn.Sequential(nn.Linear(3, 2))
+            getattr(module[0], register)(lambda *given: None)
+            with pytest.raises(ValueError, match=r"linear must have no hooks, which would be lost: remove them first"):
+                quantize_module(module)
 
     def test_names(self):
         with pytest.raises(ValueError, match=r"skip must name submodules, got 'rest.dip', which is not there"):
