@@ -189,7 +189,7 @@ def peak_memory(fn: Callable[[], Any], *, device: torch.device | str = "cpu") ->
     Raises:
         TypeError: fn cannot be called, or returns a generator or coroutine.
         ValueError: device is neither a CPU nor a CUDA device.
-        RuntimeError: called inside another `peak_memory`, or while another profiler records.
+        RuntimeError: called inside another `peak_memory`, while another profiler records, or fn runs one.
     """
     _check_callable("fn", fn)
     device = torch.device(device)
@@ -208,6 +208,8 @@ def peak_memory(fn: Callable[[], Any], *, device: torch.device | str = "cpu") ->
         recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         with _without_chatter(), recorder:
             result = _ran(fn())  # noqa: F841
+            if not torch.autograd._profiler_enabled():
+                raise RuntimeError("fn must not run a profiler itself: it ends the one that records")
     kineto: Any = recorder.profiler
     events = sorted(kineto.kineto_results.events(), key=lambda e: e.start_ns())
     on_cpu = (e for e in events if e.device_type() == torch.autograd.DeviceType.CPU)
@@ -265,8 +267,7 @@ def _without_chatter() -> Iterator[None]:
 
 def _outer_order_statistic(n: int) -> int:
     """How many of n sorted values lie outside each end of a 95 % interval for the median."""
-    # With `outer` left out at each end the median lies outside in 2 * misses of 2**n cases.
-    outer, binomial, misses, most = -1, 1, 1, 2**n // 40
+    outer, binomial, misses, most = -1, 1, 1, 2**n // 40  # the median lies outside in 2 * misses of 2**n cases
     while misses <= most:
         outer += 1
         binomial = binomial * (n - outer) // (outer + 1)

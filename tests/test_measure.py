@@ -396,6 +396,13 @@ def test_peak_memory_sees_a_backward_pass_but_no_thread_started_in_python():
 def test_a_profiler_inside_a_profiler_is_refused():
     with pytest.raises(RuntimeError, match="another profiler"):
         peak_memory(lambda: peak_memory(lambda: None))
+
+    def with_its_own():
+        with torch.profiler.profile():
+            allocate(64)
+
+    with pytest.raises(RuntimeError, match="fn must not run a profiler"):  # it gave 0 bytes
+        peak_memory(with_its_own)
     assert peak_memory(lambda: allocate(64)) == 64 * KIB
 
 

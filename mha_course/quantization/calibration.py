@@ -142,7 +142,7 @@ def find_affine(
         ValueError: x holds NaN or infinity, or no number where a range is asked for; bits is outside [2, 16]; per is
             none of these, or a group that does not divide the last axis; another calibration; percent outside (0, 100].
 
-    Source: per channel: Krishnamoorthi 2018, section 2.1; groups: Shen et al. 2020 (Q-BERT), section 3.2.
+    Source: per channel: Krishnamoorthi 2018, section 2.6; groups: Shen et al. 2020 (Q-BERT), section 3.2.
     """
     check_bits(bits), check_bool("symmetric", symmetric), check_choice("calibration", calibration, NAMES)
     check_float("x", x)
