@@ -13,7 +13,7 @@ Array = Tensor  # unchecked: a search for two faults calls the steps a thousand 
 Three = tuple[Array, Array, Array]
 Step = Callable[..., Any]
 
-XOR = "^ is no power in Python but an exclusive or: 2^(bits-1)-1 is another number"
+XOR = "the operator ^ is no power in Python but an exclusive or: 2^(bits-1)-1 is another number"
 POWER_HINTS = (
     "Print your qmax for bits = 8: it should be 127.",
     "qmax = 2 ** (bits - 1) - 1, or (1 << (bits - 1)) - 1.",

@@ -103,10 +103,11 @@ def test_changed_steps_show_the_fault(task):
             one, other = (engine.call(task, fn, case) for fn in (variation.fn, task.build(**variation.changes)))
             if "logarithm" in variation.fault and other.results and other.results[0].isinf().any():
                 continue  # the logarithm of a weight of 0
-            assert engine._same(one, other, False), variation.fault
+            assert engine._same(one, other, False, case.tolerance), variation.fault
     right = task.build()
     assert all(
-        engine._same(*(engine.call(task, fn, case) for fn in (right, task.reference)), False) for case in task.cases()
+        engine._same(*(engine.call(task, fn, case) for fn in (right, task.reference)), False, case.tolerance)
+        for case in task.cases()
     )
 
 

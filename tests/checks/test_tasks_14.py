@@ -167,8 +167,14 @@ CHANNEL = [
     (channel(empty=lambda scale: scale if scale.all() else scale * 0 + 1), "one row of zeros sets the scale of all"),
     (channel(divide=lambda top, bits: top / 2 ** (bits - 1 - 1)), "the grid is coarser than bits allow"),
     (channel(divide=lambda top, bits: top / max(qmax(bits - 1), 1)), "the grid is coarser than bits allow"),
-    (channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=no_clamp), "^ is no power in Python"),
-    (channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=xor_clamp), "^ is no power in Python"),
+    (
+        channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=no_clamp),
+        "the operator ^ is no power in Python",
+    ),
+    (
+        channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=xor_clamp),
+        "the operator ^ is no power in Python",
+    ),
     (channel(code=lambda W, scale: torch.round(W.abs() / scale)), "the sign of the weights is lost"),
     *(
         (
@@ -184,7 +190,7 @@ CHANNEL = [
     (channel(order=lambda c, s, w, bits: (c + qmax(bits), s, w)), "the codes are moved so that none is negative"),
     (channel(order=lambda c, s, w, bits: (c + 2 ** (bits - 1), s, w)), "the codes are moved so that none is negative"),
     (channel(order=lambda c, s, w, bits: (c + 128, s, w)), "the codes are moved so that none is negative"),
-    (channel(divide=lambda top, bits: top / (2 ^ bits - 1), clip=no_clamp), "^ is no power in Python"),
+    (channel(divide=lambda top, bits: top / (2 ^ bits - 1), clip=no_clamp), "the operator ^ is no power in Python"),
     (channel(divide=lambda top, bits: top * 0 + 1), "the scale is always 1"),
     # not named
     (
@@ -410,7 +416,7 @@ STATIC = [
         coded(lambda batches, x, scale, most: (x.clip(-scale * most, scale * most) / scale).int()),
         "the fraction is cut off",
     ),
-    *several("^ is no power", no_clamp, xor_clamp, divide=lambda top, bits: top / (2 ^ (bits - 1) - 1)),
+    *several("the operator ^ is no power", no_clamp, xor_clamp, divide=lambda top, bits: top / (2 ^ (bits - 1) - 1)),
     # not named
     (static(order=lambda s, c, bits: (s.item(), c)), "scale is a float, expected a tensor"),
     (static(order=lambda s, c, bits: (s[None], c)), "scale has the wrong shape"),
