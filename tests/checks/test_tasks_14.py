@@ -169,11 +169,11 @@ CHANNEL = [
     (channel(divide=lambda top, bits: top / max(qmax(bits - 1), 1)), "the grid is coarser than bits allow"),
     (
         channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=no_clamp),
-        "the operator ^ is no power in Python",
+        "the operator ^ is no power",
     ),
     (
         channel(divide=lambda top, bits: top / (2 ^ (bits - 1) - 1), clip=xor_clamp),
-        "the operator ^ is no power in Python",
+        "the operator ^ is no power",
     ),
     (channel(code=lambda W, scale: torch.round(W.abs() / scale)), "the sign of the weights is lost"),
     *(
@@ -190,7 +190,7 @@ CHANNEL = [
     (channel(order=lambda c, s, w, bits: (c + qmax(bits), s, w)), "the codes are moved so that none is negative"),
     (channel(order=lambda c, s, w, bits: (c + 2 ** (bits - 1), s, w)), "the codes are moved so that none is negative"),
     (channel(order=lambda c, s, w, bits: (c + 128, s, w)), "the codes are moved so that none is negative"),
-    (channel(divide=lambda top, bits: top / (2 ^ bits - 1), clip=no_clamp), "the operator ^ is no power in Python"),
+    (channel(divide=lambda top, bits: top / (2 ^ bits - 1), clip=no_clamp), "the operator ^ is no power"),
     (channel(divide=lambda top, bits: top * 0 + 1), "the scale is always 1"),
     # not named
     (
