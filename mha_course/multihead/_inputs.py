@@ -1,10 +1,14 @@
 """What `MultiHeadAttention` asks of its arguments."""
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor, nn
 
 from mha_course.cache import KVCache
 from mha_course.dot_product import autocasts
 from mha_course.masks._inputs import check_integer
+from mha_course.positions import Rotary
 
 
 def size(name: str, n: int | None, default: int) -> int:
@@ -65,8 +69,15 @@ def check_heads(heads: Tensor, q: Tensor) -> None:
         raise ValueError(f"backend must return (B, H, T, D) = {tuple(q.shape)}, got {tuple(heads.shape)}")
 
 
-def check_turned(turned: Tensor, x: Tensor) -> Tensor:
-    """Return what rotary made of x; raise unless it has the shape and type of x."""
+def turn(rotary: Callable[..., Tensor], q: Tensor, k: Tensor, **offset: int) -> tuple[Tensor, Tensor]:
+    """Return what rotary makes of q and k; raise unless they keep their shapes and types."""
+    if type(rotary) is Rotary and q.shape[2] == k.shape[2] == 1:  # knows no heads: one call for a single token
+        both = rotary(torch.cat((q, k), 1), **offset)
+        return both[:, : q.shape[1]], both[:, q.shape[1] :]
+    return _check_turned(rotary(q, **offset), q), _check_turned(rotary(k, **offset), k)
+
+
+def _check_turned(turned: Tensor, x: Tensor) -> Tensor:
     if not isinstance(turned, Tensor):
         raise TypeError(f"rotary must return a tensor (B, H, T, D), got {type(turned).__name__}")
     if turned.shape != x.shape:

@@ -17,8 +17,8 @@ from mha_course.multihead._inputs import (
     check_heads,
     check_input,
     check_lengths,
-    check_turned,
     size,
+    turn,
 )
 from mha_course.multihead.cached import append
 from mha_course.multihead.steps import Attend, and_causal, merge_heads, one_per_query_head, sdpa, split_heads
@@ -293,8 +293,7 @@ class MultiHeadAttention(nn.Module):
             check_addend("mask", mask, scores, q)
             check_addend("score_bias", score_bias, scores, q)
         if self.rotary is not None:
-            rotary = self.rotary if cache is None else partial(self.rotary, offset=past)
-            q, k = check_turned(rotary(q), q), check_turned(rotary(k), k)
+            q, k = turn(self.rotary, q, k, **({} if cache is None else {"offset": past}))
         if cache is None:
             return q, k, v, mask, score_bias, is_causal
         return q, *append(cache, self, q, k, v, mask, score_bias, is_causal)
