@@ -30,7 +30,8 @@ def append(
     """
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, score_bias)):
         raise RuntimeError("a cache carries no gradients: call inside torch.no_grad() or torch.inference_mode()")
-    T, seen = k.shape[2], cache.mask(k.shape[2]) if is_causal else None
+    T = k.shape[2]
+    seen = cache.mask(T) if is_causal else None
     if isinstance(cache, RingCache):
         mask, score_bias = (_columns(x, cache.positions(T)) for x in (mask, score_bias))
     if seen is not None or cache.length:  # where the cache held some, a single query sees all

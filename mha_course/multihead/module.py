@@ -222,7 +222,8 @@ class MultiHeadAttention(nn.Module):
         heads = attend(q, k, v, mask=mask, score_bias=score_bias, scale=None, is_causal=is_causal, dropout_p=dropout_p)
         if attend is not sdpa:
             check_heads(heads, q)
-        return self.out_proj(merge_heads(heads))
+        out_proj: Any = self._modules["out_proj"]  # as in `_inputs`
+        return out_proj(merge_heads(heads))
 
     def trace(
         self,
